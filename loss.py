@@ -1,0 +1,248 @@
+"""The objective: group advantages, token-level importance ratios, and what to do on the prefix.
+
+Four policies meet here, and they are easily mixed up:
+
+    the policy      pi_theta, being updated
+    the old policy  the same, frozen at the moment it sampled this batch
+    the snapshot    a past checkpoint: it wrote the prefix of the seeded rows
+    the reference   the policy that training started from; only with a KL term
+
+*Behaviour* is whichever of the old policy and the snapshot wrote the token. Per token, in float32:
+
+    r   = pi_theta / pi_old        moves with every update; 1 before the first one
+    w   = pi_old / pi_behaviour    a constant of the rollout; 1 where the policy wrote the token
+    rho = r w = pi_theta / pi_behaviour
+
+    loss = - sum_it weight_i obj_it  (+ kl_coef weight_i k3_it, on the policy's own tokens only)
+
+    the policy wrote token t     obj = min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
+    the snapshot wrote token t   obj = PREFIX_TERMS[method](...): here, and only here, methods differ
+
+Everything in this file is a pure function of tensors. Shapes: B rows, G rows per prompt (a group),
+T response tokens.
+"""
+
+import torch
+
+C = 2.0  # a ratio above it counts as `capped` in the metrics
+
+
+def group_advantages(rewards, group_size):
+    """A = (R - mean) / (std + 1e-4) within each group of `group_size` consecutive rows (GRPO,
+    arXiv 2402.03300); ddof 1. rewards [B] -> [B].
+
+    Exactly 0 where all rewards of a group are equal: the mean's rounding error over a std of zero
+    would otherwise be a small gradient out of nothing.
+    """
+    groups = rewards.view(-1, group_size)
+    centred = groups - groups.mean(dim=1, keepdim=True)
+    advantages = centred / (groups.std(dim=1, keepdim=True) + 1e-4)
+    flat = groups.amax(dim=1, keepdim=True) == groups.amin(dim=1, keepdim=True)
+    return advantages.masked_fill(flat, 0.0).view(-1)
+
+
+def row_weights(lengths, reduction, cap):
+    """weight_i [B] of every token of row i, over *all* rows of one optimizer step (lengths [B]).
+
+    token: 1 / Z, Z the step's response tokens, masked ones included (DAPO, arXiv 2503.14476)
+    seq:   the mean over each row, then over rows: a token of a short row counts more (GRPO)
+    dr:    1 / (rows * cap): a constant, no bias towards either length (Dr. GRPO, arXiv 2503.20783)
+
+    Made before the step is split into micro-batches, so that the split cannot change the gradient.
+    """
+    lengths = lengths.float()
+    if reduction == "token":
+        return (1 / lengths.sum()).expand_as(lengths)
+    if reduction == "seq":
+        return 1 / (len(lengths) * lengths)
+    if reduction == "dr":
+        return torch.full_like(lengths, 1 / (len(lengths) * cap))
+    raise ValueError(f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
+
+
+REDUCTIONS = ("token", "seq", "dr")
+
+
+# ----------------------------------------------------------- what a method does with the prefix
+#
+# A prefix term gets r, w, A (all [B, T]) and the clip bounds, and returns the objective and where its
+# gradient is clipped away (bool). It is called on every token and used on the snapshot's.
+
+
+def clipped(ratio, A, low, high):
+    """PPO's surrogate (arXiv 1707.06347): min(ratio A, clip(ratio, 1 - low, 1 + high) A).
+
+    Two of the four corners are clipped: A > 0 with ratio > 1 + high, and A < 0 with ratio < 1 - low
+    (the token has moved far enough the right way). A < 0 with a large ratio is not.
+    """
+    objective = torch.minimum(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
+    return objective, ((A > 0) & (ratio > 1 + high)) | ((A < 0) & (ratio < 1 - low))
+
+
+def anchored_at_snapshot(r, w, A, low, high):
+    """min(rho A, clip(rho) A): the reading closest to the abstract of Thinking Seeds (arXiv 2601.21476).
+
+    Bias: rho corrects the choice of each token, but neither the distribution of the states before it
+    nor the reward-to-go, in which the snapshot still finishes the prefix; exact only for k = 1. And
+    the clip is centred on the snapshot: before any update it already drops tokens that the policy has
+    moved the right way since then, and what is left pulls the policy back towards its past.
+    """
+    return clipped(r * w, A, low, high)
+
+
+def masked(r, w, A, low, high):
+    """0: the snapshot only chooses where the policy's own tokens start.
+
+    Bias: none for the mixed objective (prefix from the snapshot, rest from the policy), where the
+    prefix does not depend on theta; but nothing is learnt about the first k tokens of those rows.
+    """
+    return torch.zeros_like(A), torch.zeros_like(A, dtype=torch.bool)
+
+
+PREFIX_TERMS = {
+    "grpo": masked,  # no row has a prefix
+    "thinking_seeds": anchored_at_snapshot,
+    "mask_prefix": masked,
+    "sequence_mix": anchored_at_snapshot,  # the snapshot writes whole rows: see seeds.py
+}
+METHODS = tuple(PREFIX_TERMS)
+
+
+# ------------------------------------------------------------------------------------- the loss
+
+
+def policy_loss(
+    method,
+    logp,  # [B, T] of the policy, with gradient
+    old_logp,  # [B, T]
+    behaviour_logp,  # [B, T]
+    from_snapshot,  # [B, T] bool
+    mask,  # [B, T] bool, response tokens
+    advantages,  # [B]
+    weights,  # [B], see row_weights
+    clip_low,
+    clip_high,
+    entropy,  # [B, T], for the metrics
+    ref_logp=None,  # [B, T] or None
+    kl_coef=0.0,
+):
+    """The loss of some rows (a scalar to call backward on) and their sums for `summarize`.
+
+    Over a partition of one optimizer step's rows, losses and sums add up to the whole step's.
+    """
+    # Padding may hold anything, -inf and nan included; multiplying by a mask would keep the nan.
+    logp, old_logp, behaviour_logp = (
+        x.masked_fill(~mask, 0.0) for x in (logp, old_logp, behaviour_logp)
+    )
+    # The clamp keeps exp from overflowing; it is no trust region.
+    log_r = (logp - old_logp).clamp(-20, 20)
+    log_w = (old_logp - behaviour_logp).clamp(-20, 20)
+    r, w = log_r.exp(), log_w.exp()
+    A = advantages.unsqueeze(1).expand_as(logp)
+
+    objective, is_clipped = clipped(r, A, clip_low, clip_high)
+    prefix_objective, prefix_clipped = PREFIX_TERMS[method](r, w, A, clip_low, clip_high)
+    objective = torch.where(from_snapshot, prefix_objective, objective)
+    is_clipped = torch.where(from_snapshot, prefix_clipped, is_clipped)
+
+    per_token = -objective
+    sums = _sums(objective, is_clipped, log_r + log_w, w, A, entropy, from_snapshot, mask)
+    if ref_logp is not None:
+        # k3, low variance and never negative (http://joschu.net/blog/kl-approx.html). It estimates
+        # KL(policy || reference) on the policy's own samples, so the prefix has no part in it.
+        log_ratio = (ref_logp.masked_fill(~mask, 0.0) - logp).clamp(-20, 20)
+        k3 = (log_ratio.exp() - 1 - log_ratio).masked_fill(from_snapshot, 0.0)
+        per_token = per_token + kl_coef * k3
+        sums["kl_ref"] = _pair(k3[mask].sum(), (mask & ~from_snapshot).sum())
+    return (weights.unsqueeze(1) * per_token.masked_fill(~mask, 0.0)).sum(), sums
+
+
+# ---------------------------------------------------------------------------------- the metrics
+#
+# A metric is a ratio of sums. Sums are added over micro-batches and optimizer steps and divided once,
+# at the end: a mean of means, or the last micro-batch's value, is another quantity.
+
+
+@torch.no_grad()
+def _sums(objective, is_clipped, log_rho, w, A, entropy, from_snapshot, mask):
+    rho = log_rho.exp()
+    # Tokens with a policy gradient. The objective is 0 where A is, and where a method masks the token.
+    effective = ~is_clipped & (objective != 0)
+    lost = (rho * A).abs().masked_fill(objective == 0, 0.0)
+    per_token = {
+        "entropy": entropy,
+        "clip_frac_low": is_clipped & (A < 0),
+        "clip_frac_high": is_clipped & (A > 0),
+        "capped": (w > C) | (rho > C),
+        "ratio_mean": rho,
+        # k3 of KL(behaviour || policy), on behaviour's own samples
+        "kl_behaviour": rho - 1 - log_rho,
+    }
+    sums = {}
+    for name, region in (
+        ("", mask),
+        ("_prefix", mask & from_snapshot),
+        ("_continuation", mask & ~from_snapshot),
+    ):
+        for key, value in per_token.items():
+            sums[key + name] = _pair(value[region].sum(), region.sum())
+        of_use = region & effective
+        sums["entropy_effective" + name] = _pair(entropy[of_use].sum(), of_use.sum())
+        sums["clip_lost" + name] = _pair(lost[region & is_clipped].sum(), lost[region].sum())
+        sums["ratio_max" + name] = rho[region].max() if region.any() else rho.new_tensor(-torch.inf)
+    prefix = mask & from_snapshot
+    wp = w[prefix].double()
+    sums["ess"] = torch.stack([wp.sum(), wp.square().sum(), prefix.sum().double()])
+    sums["snapshot_share"] = _pair(prefix.sum(), mask.sum())
+    return sums
+
+
+def _pair(numerator, denominator):
+    return torch.stack([numerator.detach().double(), denominator.detach().double()])
+
+
+def add_sums(total, sums):
+    """Adds the sums of some more rows to `total`, in place ({} to begin with)."""
+    for name, value in sums.items():
+        if name not in total:
+            total[name] = value
+        elif name.startswith("ratio_max"):
+            total[name] = torch.maximum(total[name], value)
+        else:
+            total[name] = total[name] + value
+
+
+def summarize(total):
+    """Sums -> {metric: float, or None where there was nothing to average}."""
+    metrics = {}
+    for name, value in total.items():
+        if name.startswith("ratio_max"):
+            metrics[name] = value.item() if value > -torch.inf else None
+        elif name == "ess":  # Kish's effective share of the prefix tokens: (sum w)^2 / (N sum w^2)
+            s, s2, n = value.tolist()
+            metrics[name] = s * s / (n * s2) if n else None
+        else:
+            numerator, denominator = value.tolist()
+            metrics[name] = numerator / denominator if denominator else None
+    return metrics
+
+
+def rollout_metrics(rewards, group_size, lengths, prefix_lengths, ended):
+    """What the rollout itself tells, before any update; all arguments but group_size are [B]."""
+
+    def mean(values, where=None):
+        values = values.double() if where is None else values[where].double()
+        return values.mean().item() if len(values) else None
+
+    seeded = prefix_lengths > 0
+    groups = rewards.view(-1, group_size)
+    return {
+        "reward": mean(rewards),
+        "reward_seeded": mean(rewards, seeded),
+        "reward_unseeded": mean(rewards, ~seeded),
+        "zero_std_groups": (groups.amax(1) == groups.amin(1)).sum().item(),
+        "length": mean(lengths),
+        "cut_off": mean(~ended),
+        "prefix_length": mean(prefix_lengths, seeded),
+        "prefix_finished": mean(prefix_lengths == lengths, seeded),
+    }

@@ -1,0 +1,227 @@
+"""Countdown: the game that `python train.py` learns when it is told nothing else.
+
+    prompt     3 4 5>17:
+    response   3*4=12,12+5=17
+
+Combine all the numbers, each exactly once, with + - *, so that the last result is the target; every
+result lies between LOW and HIGH. A response can be checked exactly, there are many right ones for
+most games, and a Qwen of 0.8 M parameters learns the rules in minutes on a CPU: a world small enough
+to watch a policy's entropy collapse, and its own past help it, on a laptop.
+
+The file holds the game (generator, verifier, split), a character tokenizer, and the warm-up of the
+tiny base policy that reinforcement then starts from.
+"""
+
+import ast
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+LARGEST_NUMBER = 20
+LOW, HIGH = 1, 99  # the range of every result on the way; two digits keep the responses short
+
+# ---------------------------------------------------------------------------------- the game
+
+
+@lru_cache(maxsize=None)
+def _split_of_sorted(numbers):
+    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
+    return {0: "tune", 1: "test"}.get(int.from_bytes(digest[:8], "big") % 20, "train")
+
+
+def split_of(numbers):
+    """'train' (18 number sets in 20), 'tune' (1) or 'test' (1), whatever the numbers' order.
+
+    The *set of numbers* decides, not the game: there are only 1,540 triples of 1..20, so a split by
+    game would show the policy every "held-out" triple with other targets.
+    """
+    return _split_of_sorted(tuple(sorted(numbers)))
+
+
+def random_game(rng, n):
+    """A game that has a solution, found by playing it: (numbers, target, solution)."""
+    while True:
+        # rng.random() only: randint and sample cost ten times as much, and the warm-up draws 1e5 games
+        numbers = [int(rng.random() * LARGEST_NUMBER) + 1 for _ in range(n)]
+        left, steps = numbers[:], []
+        while len(left) > 1:
+            a = left.pop(int(rng.random() * len(left)))
+            b = left.pop(int(rng.random() * len(left)))
+            op = "+-*"[int(rng.random() * 3)]
+            value = a + b if op == "+" else a - b if op == "-" else a * b
+            if not LOW <= value <= HIGH:
+                break
+            left.append(value)
+            steps.append(f"{a}{op}{b}={value}")
+        else:
+            return numbers, left[0], ",".join(steps)
+
+
+def make_games(split, count, seed, n=3):
+    """`count` distinct games of a split as rows for problems.py: a function of its arguments alone.
+
+    Raises ValueError when the split does not hold that many games (n = 2 has few).
+    """
+    rng, rows, seen = random.Random(seed), [], set()
+    for _ in range(100_000 + 200 * count):
+        if len(rows) == count:
+            return rows
+        numbers, target, _solution = random_game(rng, n)
+        game = (*sorted(numbers), target)
+        if split_of(numbers) == split and game not in seen:
+            seen.add(game)
+            prompt = f"{' '.join(map(str, numbers))}>{target}:"
+            rows.append({"prompt": prompt, "numbers": numbers, "target": target})
+    raise ValueError(
+        f"countdown with {n} numbers: found only {len(rows)} distinct '{split}' games of the {count} "
+        "asked for; ask for fewer"
+    )
+
+
+# [0-9] and not \d, which would let other alphabets' digits through; no leading zero; two digits at
+# most, so int() never meets a megabyte of them.
+_STEP = re.compile(r"([1-9][0-9]?)([-+*])([1-9][0-9]?)=([1-9][0-9]?)")
+
+
+def parse_chain(response, numbers, target):
+    """The steps [(a, op, b, value), ...] of a legal solution, or None for anything else at all."""
+    parts = response.split(",", len(numbers))
+    if len(parts) != len(numbers) - 1:
+        return None
+    left, steps = list(numbers), []
+    for part in parts:
+        match = _STEP.fullmatch(part)
+        if match is None:
+            return None
+        a, op, b, value = int(match[1]), match[2], int(match[3]), int(match[4])
+        for operand in (a, b):
+            if operand not in left:
+                return None  # made up, or used a second time
+            left.remove(operand)
+        if value != (a + b if op == "+" else a - b if op == "-" else a * b):
+            return None
+        left.append(value)
+        steps.append((a, op, b, value))
+    return steps if left == [target] else None
+
+
+def reward(response, row):
+    """1.0 for a legal chain that ends in the target, else 0.0."""
+    return float(parse_chain(response, row["numbers"], row["target"]) is not None)
+
+
+def solution_key(response, row):
+    """What makes two right responses the same solution: the operands of + and * do not commute into
+    a new one. None where the response is wrong."""
+    steps = parse_chain(response, row["numbers"], row["target"])
+    if steps is None:
+        return None
+    return ",".join(
+        f"{a}{op}{b}" if op == "-" else f"{min(a, b)}{op}{max(a, b)}" for a, op, b, _ in steps
+    )
+
+
+# --------------------------------------------------------------------------- the base policy
+
+
+def make_tokenizer():
+    """One token a character, as a tokenizer that save_pretrained and from_pretrained know."""
+    vocab = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *"0123456789 >:+-*=,"])}
+    # BPE without merges is a character tokenizer; Fuse glues the characters back without spaces.
+    inner = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
+    inner.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+        padding_side="left", clean_up_tokenization_spaces=False,
+    )
+
+
+# Everything here shapes the base policy, so all of it goes into the cache's key. 400 steps leave it
+# wrong three times in four, but right at least once in 16 tries on most games: something to learn,
+# and something to lose.
+WARM_UP = {"batch_size": 256, "learning_rate": 2e-3, "weight_decay": 0.01, "seed": 0}
+SHAPE = {
+    "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32,
+    "max_position_embeddings": 256, "tie_word_embeddings": True,
+}
+
+
+def warm_up(steps, n):
+    """Supervised learning on random solved games of the training split; returns the base policy."""
+    tokenizer = make_tokenizer()
+    ids = tokenizer.get_vocab()
+    torch.manual_seed(WARM_UP["seed"])
+    rng = random.Random(WARM_UP["seed"])
+    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    model = Qwen3ForCausalLM(
+        Qwen3Config(vocab_size=len(ids), eos_token_id=eos, pad_token_id=pad, bos_token_id=None, **SHAPE)
+    )
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=WARM_UP["learning_rate"], weight_decay=WARM_UP["weight_decay"]
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    for _ in tqdm(range(steps), desc="warming up the base policy", unit="step"):
+        inputs, labels = [], []
+        while len(inputs) < WARM_UP["batch_size"]:
+            numbers, target, solution = random_game(rng, n)
+            if split_of(numbers) == "train":
+                prompt = [ids[c] for c in f"{' '.join(map(str, numbers))}>{target}:"]
+                answer = [ids[c] for c in solution] + [eos]
+                inputs.append(prompt + answer)
+                labels.append([-100] * len(prompt) + answer)  # the prompt's digits are random: no loss
+        width = max(map(len, inputs))
+        # Right padding under a causal mask: what stands behind a row cannot reach it.
+        input_ids = torch.tensor([row + [pad] * (width - len(row)) for row in inputs])
+        targets = torch.tensor([row + [-100] * (width - len(row)) for row in labels])
+        model(input_ids=input_ids, labels=targets).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return model, tokenizer
+
+
+def base_policy(steps, n=3):
+    """The folder of the warmed-up base policy, made on the first call and found on the next ones.
+
+    It lives under $THINKING_SEEDS_CACHE, else ~/.cache/thinking-seeds, in a folder named by a hash of
+    all that shapes it: this file's code, the settings, the library versions, and the number of
+    threads (which may change the last bit of a sum). A run's --rng-seed is not among them.
+    """
+    code = ast.dump(ast.parse(Path(__file__).read_text(encoding="utf-8")))  # a comment changes nothing
+    made_from = {
+        "steps": steps, "n": n, **WARM_UP, **SHAPE, "threads": torch.get_num_threads(),
+        "torch": torch.__version__, "transformers": transformers.__version__, "code": code,
+    }
+    key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
+    home = Path(os.environ.get("THINKING_SEEDS_CACHE") or Path.home() / ".cache" / "thinking-seeds")
+    folder = home / f"countdown{n}-{steps}-{key}"
+    if folder.exists():
+        return folder
+    home.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=home))
+    try:
+        model, tokenizer = warm_up(steps, n)
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        try:
+            os.rename(unfinished, folder)  # atomic: a folder of that name is always whole
+        except OSError:
+            if not folder.exists():  # another process was faster: its folder holds the same policy
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
