@@ -16,7 +16,7 @@ Four policies meet here, and they are easily mixed up:
     loss = - sum_it weight_i obj_it  (+ kl_coef weight_i k3_it, on the policy's own tokens only)
 
     the policy wrote token t     obj = min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
-    the snapshot wrote token t   obj = PREFIX_TERMS[method](...): here, and only here, methods differ
+    the snapshot wrote token t   obj = PREFIX_TERMS[method](...): only here do methods differ
 
 Everything in this file is a pure function of tensors. Shapes: B rows, G rows per prompt (a group),
 T response tokens.
@@ -65,32 +65,34 @@ REDUCTIONS = ("token", "seq", "dr")
 
 # ----------------------------------------------------------- what a method does with the prefix
 #
-# A prefix term gets r, w, A (all [B, T]) and the clip bounds, and returns the objective and where its
-# gradient is clipped away (bool). It is called on every token and used on the snapshot's.
+# A prefix term gets r, w, A (all [B, T]) and the clip bounds, and returns the objective and where
+# its gradient is clipped away (bool). It is called on every token and used on the snapshot's.
 
 
-def clipped(ratio, A, low, high):
-    """PPO's surrogate (arXiv 1707.06347): min(ratio A, clip(ratio, 1 - low, 1 + high) A).
+def clipped(ratio, A, clip):
+    """PPO's surrogate (arXiv 1707.06347): min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A).
 
-    Two of the four corners are clipped: A > 0 with ratio > 1 + high, and A < 0 with ratio < 1 - low
-    (the token has moved far enough the right way). A < 0 with a large ratio is not.
+    It gives up the gradient in two corners of four, A > 0 with ratio > 1 + clip_high and A < 0 with
+    ratio < 1 - clip_low: the token has moved far enough the right way. A < 0 with a large ratio is
+    *not* clipped.
     """
-    objective = torch.minimum(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
-    return objective, ((A > 0) & (ratio > 1 + high)) | ((A < 0) & (ratio < 1 - low))
+    low, high = 1 - clip[0], 1 + clip[1]
+    objective = torch.minimum(ratio * A, ratio.clamp(low, high) * A)
+    return objective, ((A > 0) & (ratio > high)) | ((A < 0) & (ratio < low))
 
 
-def anchored_at_snapshot(r, w, A, low, high):
-    """min(rho A, clip(rho) A): the reading closest to the abstract of Thinking Seeds (arXiv 2601.21476).
+def anchored_at_snapshot(r, w, A, clip):
+    """min(rho A, clip(rho) A): the reading closest to the abstract of arXiv 2601.21476.
 
-    Bias: rho corrects the choice of each token, but neither the distribution of the states before it
-    nor the reward-to-go, in which the snapshot still finishes the prefix; exact only for k = 1. And
-    the clip is centred on the snapshot: before any update it already drops tokens that the policy has
-    moved the right way since then, and what is left pulls the policy back towards its past.
+    Bias: rho corrects the choice of each token, but neither the distribution of the states before
+    it nor the reward-to-go, in which the snapshot still finishes the prefix; exact only for k = 1.
+    And the clip is centred on the snapshot: before any update it already drops the tokens that the
+    policy has moved the right way since, and what is left pulls it back towards its past.
     """
-    return clipped(r * w, A, low, high)
+    return clipped(r * w, A, clip)
 
 
-def masked(r, w, A, low, high):
+def masked(r, w, A, clip):
     """0: the snapshot only chooses where the policy's own tokens start.
 
     Bias: none for the mixed objective (prefix from the snapshot, rest from the policy), where the
@@ -112,36 +114,27 @@ METHODS = tuple(PREFIX_TERMS)
 
 
 def policy_loss(
-    method,
-    logp,  # [B, T] of the policy, with gradient
-    old_logp,  # [B, T]
-    behaviour_logp,  # [B, T]
-    from_snapshot,  # [B, T] bool
-    mask,  # [B, T] bool, response tokens
-    advantages,  # [B]
-    weights,  # [B], see row_weights
-    clip_low,
-    clip_high,
-    entropy,  # [B, T], for the metrics
-    ref_logp=None,  # [B, T] or None
-    kl_coef=0.0,
+    method, logp, old_logp, behaviour_logp, from_snapshot, mask, advantages, weights, clip,
+    entropy, ref_logp=None, kl_coef=0.0,
 ):
-    """The loss of some rows (a scalar to call backward on) and their sums for `summarize`.
+    """The loss of some rows (a scalar, to call backward on) and their sums for `summarize`.
 
-    Over a partition of one optimizer step's rows, losses and sums add up to the whole step's.
+    logp [B, T] has the gradient; old_logp, behaviour_logp, ref_logp and entropy (for the metrics)
+    are [B, T] constants; from_snapshot and mask [B, T] bool; advantages and weights (row_weights)
+    [B]; clip = (clip_low, clip_high). Over a partition of the rows of an optimizer step, losses and
+    sums add up to those of the step.
     """
     # Padding may hold anything, -inf and nan included; multiplying by a mask would keep the nan.
     logp, old_logp, behaviour_logp = (
-        x.masked_fill(~mask, 0.0) for x in (logp, old_logp, behaviour_logp)
-    )
+        x.masked_fill(~mask, 0.0) for x in (logp, old_logp, behaviour_logp))
     # The clamp keeps exp from overflowing; it is no trust region.
     log_r = (logp - old_logp).clamp(-20, 20)
     log_w = (old_logp - behaviour_logp).clamp(-20, 20)
     r, w = log_r.exp(), log_w.exp()
     A = advantages.unsqueeze(1).expand_as(logp)
 
-    objective, is_clipped = clipped(r, A, clip_low, clip_high)
-    prefix_objective, prefix_clipped = PREFIX_TERMS[method](r, w, A, clip_low, clip_high)
+    objective, is_clipped = clipped(r, A, clip)
+    prefix_objective, prefix_clipped = PREFIX_TERMS[method](r, w, A, clip)
     objective = torch.where(from_snapshot, prefix_objective, objective)
     is_clipped = torch.where(from_snapshot, prefix_clipped, is_clipped)
 
@@ -159,14 +152,14 @@ def policy_loss(
 
 # ---------------------------------------------------------------------------------- the metrics
 #
-# A metric is a ratio of sums. Sums are added over micro-batches and optimizer steps and divided once,
-# at the end: a mean of means, or the last micro-batch's value, is another quantity.
+# A metric is a ratio of sums. Sums are added over micro-batches and optimizer steps, and divided
+# once, at the end: a mean of means, or the last micro-batch's value, is another quantity.
 
 
 @torch.no_grad()
 def _sums(objective, is_clipped, log_rho, w, A, entropy, from_snapshot, mask):
     rho = log_rho.exp()
-    # Tokens with a policy gradient. The objective is 0 where A is, and where a method masks the token.
+    # Tokens with a policy gradient: the objective is 0 where A is, and where a method masks them.
     effective = ~is_clipped & (objective != 0)
     lost = (rho * A).abs().masked_fill(objective == 0, 0.0)
     per_token = {
@@ -178,19 +171,15 @@ def _sums(objective, is_clipped, log_rho, w, A, entropy, from_snapshot, mask):
         # k3 of KL(behaviour || policy), on behaviour's own samples
         "kl_behaviour": rho - 1 - log_rho,
     }
+    prefix = mask & from_snapshot
     sums = {}
-    for name, region in (
-        ("", mask),
-        ("_prefix", mask & from_snapshot),
-        ("_continuation", mask & ~from_snapshot),
-    ):
+    for name, region in ("", mask), ("_prefix", prefix), ("_continuation", mask & ~from_snapshot):
         for key, value in per_token.items():
             sums[key + name] = _pair(value[region].sum(), region.sum())
         of_use = region & effective
         sums["entropy_effective" + name] = _pair(entropy[of_use].sum(), of_use.sum())
         sums["clip_lost" + name] = _pair(lost[region & is_clipped].sum(), lost[region].sum())
-        sums["ratio_max" + name] = rho[region].max() if region.any() else rho.new_tensor(-torch.inf)
-    prefix = mask & from_snapshot
+        sums["ratio_max" + name] = rho.masked_fill(~region, -torch.inf).max()
     wp = w[prefix].double()
     sums["ess"] = torch.stack([wp.sum(), wp.square().sum(), prefix.sum().double()])
     sums["snapshot_share"] = _pair(prefix.sum(), mask.sum())

@@ -8,8 +8,10 @@
 """
 
 import argparse
+import contextlib
 import json
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from pathlib import Path
 import torch
 import transformers
 
-# ------------------------------------------------------------------------- what the user gets to see
+# ---------------------------------------------------------------------- what the user gets to see
 
 
 def fail(message):
@@ -29,10 +31,10 @@ def fail(message):
 
 
 def or_fail(function, *args, **kwargs):
-    """function(...), its OSError or ValueError told in one line.
+    """function(...), with its OSError or ValueError told in one line.
 
-    For what depends on the user's input: a path that is not there, a split too small. Anything else
-    is a bug of ours and keeps its traceback.
+    For what depends on the user's input: a path that is not there, a split that is too small.
+    Anything else is a bug of ours and keeps its traceback.
     """
     try:
         return function(*args, **kwargs)
@@ -40,60 +42,67 @@ def or_fail(function, *args, **kwargs):
         fail(error)
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse without the page of usage in front of an error, and with defaults in the help."""
-
-    def __init__(self, **kwargs):
-        super().__init__(
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False, **kwargs
-        )
-
-    def error(self, message):
-        fail(f"{message} (--help lists the flags)")
-
-
-def at_least(args, bound, names):
-    """Fails for the first of the flags that is below the bound (or nan); None is "not given"."""
-    for name in names.split():
-        value = getattr(args, name)
-        if value is not None and not value >= bound:
-            fail(f"--{name.replace('_', '-')} {value}: must be at least {bound}")
+def parser(description):
+    """argparse with the flags that the scripts share, and no page of usage at an error."""
+    form = argparse.ArgumentDefaultsHelpFormatter
+    p = argparse.ArgumentParser(description=description, formatter_class=form, allow_abbrev=False)
+    p.error = lambda message: fail(f"{message} (--help lists the flags)")
+    count, gpu = number(int, 1), "cuda" if torch.cuda.is_available() else "cpu"
+    add = p.add_argument
+    add("--model", default="tiny", help="folder or Hub id; tiny: the task's own base policy")
+    add("--base-steps", type=count, default=400, help="supervised steps of the tiny policy")
+    add("--max-new-tokens", type=count, default=20, help="cap on a response, prefix included")
+    add("--out", help="folder to make (default: one in runs/ named by the main flags)")
+    add("--rng-seed", type=int, default=0, help="of the random generators")
+    add("--device", type=device, default=gpu, help="cpu, cuda, cuda:1, ...")
+    add("--threads", type=count, default=torch.get_num_threads(), help="of the CPU")
+    return p
 
 
-def pick_device(name, threads):
-    """Sets the number of CPU threads and returns the name of a device that is there."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+def number(kind, low, high=float("inf")):
+    """An argparse type: an int or a float from low to high, never nan or infinite."""
+
+    def parse(text):
+        value = kind(text)
+        if not low <= value <= high or value == float("inf"):
+            raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}")
+        return value
+
+    parse.__name__ = "number" if kind is float else "whole number"  # for "invalid ... value"
+    return parse
+
+
+def device(name):
+    """An argparse type: the name of a device that works."""
     try:
-        torch.empty(1, device=name)
+        torch.zeros(1, device=name).tolist()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        fail(f"--device {name}: cannot be used ({str(error).splitlines()[0]}); --device cpu always can")
+        raise argparse.ArgumentTypeError(f"{name} cannot be used, cpu can") from error
     return name
 
 
-class StopOnInterrupt:
-    """Ctrl-C once: `asked` becomes true and the loop ends after its step. Twice: at once."""
+@contextlib.contextmanager
+def finish_step_on_interrupt():
+    """Yields a list that is empty until Ctrl-C is pressed; the loop then ends after its step.
+    A second Ctrl-C ends it at once."""
+    asked = []
 
-    def __enter__(self):
-        self.asked = False
-        self._previous = signal.signal(signal.SIGINT, self._handle)
-        return self
+    def handle(signum, frame):
+        asked.append(signum)
+        signal.signal(signum, signal.default_int_handler)
+        print("\nCtrl-C: finishing this step; once more stops at once", file=sys.stderr)
 
-    def _handle(self, signum, frame):
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        print("\nCtrl-C: finishing this step; once more to stop at once", file=sys.stderr)
-
-    def __exit__(self, *exception):
-        signal.signal(signal.SIGINT, self._previous)
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def main(function):
-    """Runs a script's main function; Ctrl-C where nothing catches it is a line, not a traceback."""
+    """Runs a script's main function; Ctrl-C where nothing else expects it is a line as well."""
     transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()  # the bars that matter are ours
+    transformers.utils.logging.disable_progress_bar()  # the bars that matter are our own
     try:
         sys.exit(function())
     except KeyboardInterrupt:
@@ -101,109 +110,71 @@ def main(function):
         sys.exit(130)
 
 
-# ------------------------------------------------------------------------------------- the folder
+# --------------------------------------------------------------------------------- the folder
 
 
-class Run:
-    """A new folder with config.json in it; use it as a context manager.
+@contextlib.contextmanager
+def new_folder(folder, config):
+    """A new folder for a run (a Path), with config.json in it. Fails where there is something.
 
-    Fails if anything is in the folder already. A run that ends before its first metrics row (a wrong
-    model, Ctrl-C in the warm-up) takes its folder away again, so the same command can be repeated.
+    A run that ends before it has written a row (no such model, Ctrl-C in the warm-up) takes its
+    folder away again, so that the same command can be repeated.
     """
-
-    def __init__(self, folder, config):
-        self.folder = Path(folder)
-        self.made = not self.folder.exists()
-        self.rows = 0
-        config = {**config, "versions": _versions(), "git_commit": _git_commit()}
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if any(self.folder.iterdir()):
-                raise FileExistsError
-            # "x": of two runs started at once on one folder, one is told
-            with open(self.folder / "config.json", "x", encoding="utf-8") as file:
-                json.dump(config, file, indent=2)
-            self._metrics = open(self.folder / "metrics.jsonl", "x", encoding="utf-8")
-            self._samples = open(self.folder / "samples.jsonl", "x", encoding="utf-8")
-        except FileExistsError:
-            fail(f"--out {folder} exists already, and no run is overwritten: name another or remove it")
-        except OSError as error:
-            fail(f"--out {folder}: cannot be written ({error.strerror}); name another folder")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self._metrics.close()
-        self._samples.close()
-        if not self.rows:
-            for name in ("config.json", "metrics.jsonl", "samples.jsonl"):
-                (self.folder / name).unlink()
-            if self.made:
-                self.folder.rmdir()
-
-    def log(self, kind, row):
-        """Appends a row to metrics.jsonl. A non-finite number is an error, not an unreadable file."""
-        _append(self._metrics, {"kind": kind, **row})
-        self.rows += 1
-
-    def sample(self, row):
-        """Appends a row to samples.jsonl."""
-        _append(self._samples, row)
-
-    def save_model(self, model, tokenizer):
-        model.save_pretrained(self.folder / "model")
-        tokenizer.save_pretrained(self.folder / "model")
-
-    def draw_curves(self):
-        """curves.png from metrics.jsonl, or a line that says why there is none."""
-        try:
-            import matplotlib
-        except ImportError:
-            print("no curves.png: matplotlib is not installed (pip install matplotlib)")
-            return
-        matplotlib.use("Agg")  # a file, on any machine, with or without a screen
-        from matplotlib import pyplot
-
-        with open(self.folder / "metrics.jsonl", encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
-        passes = [k for k in next((r for r in rows if r["kind"] == "eval"), {}) if "@" in k and "_" not in k]
-        panels = {
-            "reward": ("train", ["reward", "reward_seeded", "reward_unseeded"]),
-            "entropy, nats per token": ("train", ["entropy", "entropy_prefix", "entropy_continuation"]),
-            "share of tokens clipped": (
-                "train", ["clip_frac_low", "clip_frac_high", "clip_frac_low_prefix", "clip_frac_high_prefix"]
-            ),
-            "held-out pass@k, without seeds": ("eval", passes),
-        }
-        figure, axes = pyplot.subplots(2, 2, figsize=(11, 7), sharex=True, layout="constrained")
-        for axis, (title, (kind, keys)) in zip(axes.flat, panels.items(), strict=True):
-            for key in keys:
-                points = [(r["step"], r[key]) for r in rows if r["kind"] == kind and r[key] is not None]
-                if points:
-                    axis.plot(*zip(*points, strict=True), label=key, marker="o" if kind == "eval" else None)
-            axis.set(title=title, xlabel="step")
-            if axis.lines:
-                axis.legend()
-        figure.savefig(self.folder / "curves.png", dpi=110)
-        pyplot.close(figure)
-
-
-def _append(file, row):
-    file.write(json.dumps(row, allow_nan=False) + "\n")
-    file.flush()  # a run that dies keeps every row that it had
-
-
-def _versions():
+    folder = Path(folder)
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # an empty folder is as good as none
+    try:
+        folder.mkdir(parents=True)  # of two runs started at once, one fails here
+    except OSError as error:
+        fail(f"--out {folder} cannot be made ({error.strerror}); a run never overwrites anything: "
+             "name another folder, or remove that one")
     packages = ("torch", "transformers", "datasets", "sympy", "tqdm")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    versions = {"python": platform.python_version(), **{p: version(p) for p in packages}}
+    config = {**config, "versions": versions, "git_commit": _git_commit()}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    try:
+        yield folder
+    finally:
+        if [path.name for path in folder.iterdir()] == ["config.json"]:
+            shutil.rmtree(folder)
+
+
+def append(path, row):
+    """Adds a row to a JSONL file. ValueError for nan and infinity, which JSON does not have."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(row, allow_nan=False) + "\n")
+
+
+def draw_curves(folder):
+    """curves.png from a run's metrics.jsonl; returns its path, or why there is none."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return "none, since matplotlib is not installed (pip install matplotlib)"
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    passes = [key for key in rows[0] if key.startswith("pass@") and "_" not in key]
+    clip = ["clip_frac_low", "clip_frac_high"]
+    panels = {
+        "reward": ["reward", "reward_seeded", "reward_unseeded"],
+        "entropy, nats per token": ["entropy", "entropy_effective", "entropy_prefix"],
+        "share of tokens clipped": clip + [f"{key}_prefix" for key in clip],
+        "pass@k, held out, without seeds": passes,
+    }
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    for axis, (title, keys) in zip(figure.subplots(2, 2).flat, panels.items()):
+        kind = "eval" if keys is passes else "train"
+        for key in keys:  # None, where there was nothing to average, is a gap in the line
+            points = [(row["step"], row[key]) for row in rows if row["kind"] == kind]
+            axis.plot(*zip(*points), label=key)
+        axis.set(title=title, xlabel="step")
+        axis.legend()
+    figure.savefig(folder / "curves.png", dpi=110)
+    return folder / "curves.png"
 
 
 def _git_commit():
-    """The commit this code stands at, '-dirty' if changed since; None outside a git checkout."""
+    """The commit that the code stands at, with -dirty if changed since; None without git."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--match=NOTHING"]
-    try:
+    with contextlib.suppress(OSError):
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    except OSError:
-        return None
-    return done.stdout.strip() or None
+        return done.stdout.strip() or None

@@ -1,28 +1,28 @@
 """Seeds: prefixes of responses, written by the policy's own past.
 
-On-policy RL forgets. As the entropy of the policy falls, ways of starting an answer that it once
-tried are no longer sampled, so nothing is learnt about them any more. The policy's past checkpoints
-still know them. Thinking Seeds (arXiv 2601.21476) lets a checkpoint write the *prefix* of a response
-(its first k tokens, the seed) and the current policy the *continuation*:
+On-policy RL forgets. As the policy's entropy falls, ways to begin an answer that it once tried are
+no longer sampled, so nothing more is learnt about them. Its past checkpoints still know them.
+Thinking Seeds (arXiv 2601.21476) lets a checkpoint write the *prefix* of a response (its first k
+tokens: the seed) and the current policy the *continuation*:
 
-    prompt | y_1 ......... y_k | y_k+1 ............. y_T
-           |  the snapshot     |  the current policy
-           |  rho = pi / pi_snapshot, see loss.py
+    prompt | y_1 .............. y_k | y_k+1 ................. y_T
+           | written by a snapshot  | written by the policy
+           | rho = pi / pi_snapshot | r = pi / pi_old                     (see loss.py)
 
-The early tokens decide which solution is tried, and there the old diversity comes in. The rest is
-on-policy, so the reward tells what the *current* policy makes of that start, and most of the row's
-tokens are as near to the policy as in plain GRPO. A whole old trajectory (`sequence_mix`) is not.
+The first tokens decide which solution is tried: that is where the old diversity comes in. The rest
+is on-policy, so the reward tells what the *current* policy makes of such a start, and most tokens
+of the row are as near to the policy as in GRPO. In a whole old trajectory (`sequence_mix`) none is.
 
-This file has two parts: the Ring keeps the past, draw_prefixes samples from it. Three decisions, each
-of which goes wrong silently when made the other way:
+The Ring below keeps the past, draw_prefixes samples from it. Three decisions in it fail silently
+if made the other way:
 
-1. *One prefix per row*, each with its own length, not one per group. If all rows of a group shared a
-   prefix, their advantages, which sum to zero over the group, would multiply the same gradient: the
-   prefix would learn exactly nothing.
-2. *Log-probs now.* The prefix's behaviour log-probs are scored while the snapshot is loaded, by the
-   function that scores the policy, at the sampling temperature. Later the snapshot may be evicted.
-3. *Another instance.* A snapshot is loaded into a second model, never into the policy and back: that
-   would cost the policy a rounding step in the best case, and its optimizer's sense in the worst.
+1. *A prefix a row*, each with a length of its own, not a prefix a group. Were it shared, the
+   advantages of the group, which sum to zero, would all multiply the same gradient: the policy
+   would learn exactly nothing about the prefix.
+2. *Log-probs at once.* They are scored while the snapshot is loaded, by the function that scores
+   the policy, at the temperature of sampling. By the time of the update it may be evicted.
+3. *Another instance.* A snapshot is loaded into a second model, never into the policy and back:
+   the weights that the optimizer is working on stay where they are.
 """
 
 import copy
@@ -35,38 +35,45 @@ from rollout import make_batch, sample, score
 
 
 class Ring:
-    """The last `size` snapshots, one every `every` steps, of which those `min_lag` steps old serve.
+    """The last `size` snapshots, one every `every` steps; those at least `min_lag` steps old serve.
 
-    A snapshot is taken at the start of a step, before its update; that of step 0 is the first, and a
-    snapshot's age is the current step minus its own. It lies on the CPU, so the ring costs no memory
-    on the GPU but for the one second instance that a snapshot is loaded into.
+    A snapshot is taken at the start of a step, before its update; that of step 0 is the first. Its
+    age is the current step minus its own. Snapshots lie on the CPU: whatever the ring's size, the
+    device holds one more model, the instance that a snapshot is loaded into.
+    ValueError if some steps could never have a snapshot that is old enough.
     """
 
     def __init__(self, size, every, min_lag):
+        oldest = (size - 1) * every
+        if min_lag > oldest:
+            raise ValueError(
+                f"--min-lag {min_lag}: just after a snapshot is taken, the oldest of --ring-size "
+                f"{size}, one every --snapshot-every {every} steps, is {oldest} steps old; give a "
+                f"--min-lag of {oldest} or less, or a larger ring")
         self.every, self.min_lag = every, min_lag
-        self.snapshots = deque(maxlen=size)  # (step, weights), oldest first; a full deque drops the oldest
-        self._model = None  # the second instance, made when it is first needed
+        self.snapshots = deque(maxlen=size)  # (step, weights), oldest first; a full one drops it
+        self._model = None  # the second instance, made when first needed
 
     def keep(self, step, policy):
         """Takes a snapshot of the policy if one is due at this step."""
         if step % self.every == 0:
-            # copy=True, because .cpu() hands back the live tensor where that is on the CPU already,
-            # and every snapshot would then be the current policy. The dtype stays: rounded weights
-            # are another policy than the one that the log-probs are asked of.
-            weights = {n: t.to("cpu", copy=True) for n, t in _weights(policy).items()}
+            # copy=True: for a tensor that is on the CPU already, .cpu() hands back the live one,
+            # and every snapshot would be the current policy. The dtype stays: rounded weights are
+            # another policy than the one that is to be remembered.
+            weights = {n: w.to("cpu", copy=True) for n, w in _weights(policy).items()}
             self.snapshots.append((step, weights))
 
     def eligible(self, step):
         """The steps of the snapshots that are old enough at this step."""
-        return [kept for kept, _ in self.snapshots if step - kept >= self.min_lag]
+        return [taken for taken, _ in self.snapshots if step - taken >= self.min_lag]
 
     @torch.no_grad()
-    def load(self, kept, policy):
-        """The second instance with the weights of the snapshot of step `kept`, on the policy's device.
+    def load(self, taken, policy):
+        """The snapshot of step `taken` as a model on the policy's device. KeyError if not kept.
 
-        The policy only lends its architecture, the first time. KeyError if that step is not kept.
+        The policy lends its architecture, the first time; its weights are never written to.
         """
-        weights = dict(self.snapshots)[kept]
+        weights = dict(self.snapshots)[taken]
         if self._model is None:
             self._model = copy.deepcopy(policy).requires_grad_(False)
         for name, tensor in _weights(self._model).items():
@@ -75,18 +82,18 @@ class Ring:
 
 
 def _weights(model):
-    """A state_dict in which tied weights stand once: parameters under their first name, and buffers."""
+    """A state_dict in which tied weights stand once: named_parameters gives each its first name."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach() for name, tensor in named}
 
 
 @dataclass
 class Seeds:
-    """What the snapshot wrote for a step's B rows; an unseeded row has empty lists."""
+    """What the snapshot wrote for the B rows of a step; an unseeded row has empty lists."""
 
-    ids: list  # B lists of at most k token ids: shorter where the snapshot ended its answer
-    logp: list  # B lists of as many floats: the snapshot's log-probs of these tokens
-    step: int | None = None  # the snapshot's step; None where no row is seeded
+    ids: list  # B lists of up to k token ids: shorter where the snapshot ended its answer
+    logp: list  # B lists of as many floats, the snapshot's log-probs of them
+    step: int | None = None  # the snapshot's; None where no row is seeded
 
 
 def no_seeds(rows):
@@ -94,15 +101,39 @@ def no_seeds(rows):
     return Seeds([[] for _ in range(rows)], [[] for _ in range(rows)])
 
 
-def draw_prefixes(
-    ring, policy, step, prompts, group_size, fraction, lengths, temperature, stop, micro_batch
-):
-    """Seeds for the step: one snapshot, drawn uniformly from those old enough, serves all its rows.
+def seeded_rows(fraction, group_size):
+    """How many rows of a group are seeded. ValueError if a positive fraction rounds to none."""
+    rows = round(fraction * group_size)
+    if fraction > 0 and rows == 0:
+        raise ValueError(f"--seed-fraction {fraction} of --group-size {group_size} rounds to no "
+                         f"row; give {1 / group_size:.3g} or more, or 0 for no seeds")
+    return rows
 
-    prompts: B id lists in groups of `group_size`. In each group the first round(fraction * group_size)
-    rows are seeded; rows of a group are exchangeable, so which ones does not matter. Each draws its own
-    k uniformly from lengths = (shortest, longest), in tokens; equal bounds are a fixed length.
-    Draws from torch's global generator. Before the first snapshot is old enough: no_seeds.
+
+def prefix_bounds(method, low, high, cap):
+    """(shortest, longest) prefix in tokens, from fractions of the cap on response tokens.
+
+    ValueError if they are crossed, or the longest rounds to no token.
+    """
+    if method == "sequence_mix":  # what the paper argues against: whole old trajectories
+        return cap, cap
+    if low > high:
+        raise ValueError(f"--prefix-min {low} is above --prefix-max {high}")
+    longest = round(high * cap)
+    if longest == 0:
+        raise ValueError(f"--prefix-max {high} of --max-new-tokens {cap} rounds to no token")
+    return min(max(1, round(low * cap)), longest), longest
+
+
+def draw_prefixes(
+    ring, policy, step, prompts, group_size, seeded, bounds, temperature, stop, micro_batch
+):
+    """Seeds for a step's rows. Before the first snapshot is old enough: no_seeds.
+
+    One snapshot, drawn uniformly from those old enough, serves all rows. prompts: B id lists in
+    groups of `group_size`, of which the first `seeded` rows get a prefix (rows of a group are
+    exchangeable: which ones makes no difference). Each draws its own k uniformly from bounds =
+    (shortest, longest). Draws from torch's global generator: reseed first.
     """
     seeds = no_seeds(len(prompts))
     eligible = ring.eligible(step)
@@ -111,21 +142,20 @@ def draw_prefixes(
     seeds.step = eligible[torch.randint(len(eligible), ()).item()]
     snapshot = ring.load(seeds.step, policy)
 
-    rows = [i for i in range(len(prompts)) if i % group_size < round(fraction * group_size)]
-    shortest, longest = lengths
-    k = torch.randint(shortest, longest + 1, (len(rows),)).tolist()
+    rows = [i for i in range(len(prompts)) if i % group_size < seeded]
+    k = torch.randint(bounds[0], bounds[1] + 1, (len(rows),)).tolist()
     asked = [prompts[i] for i in rows]
     ids = sample(snapshot, asked, k, temperature, stop)
-    # All of it is prefix here, so the batch's own prefix lengths do not matter.
-    batch = make_batch(asked, ids, [0] * len(rows), stop, policy.device)
+    batch = make_batch(asked, ids, [len(x) for x in ids], stop, policy.device)
     logp, _entropy = score(snapshot, batch, temperature, micro_batch)
-    for i, row, values in zip(rows, ids, logp.tolist(), strict=True):
-        seeds.ids[i], seeds.logp[i] = row, values[: len(row)]
+    for i, x, values in zip(rows, ids, logp.tolist(), strict=True):
+        seeds.ids[i], seeds.logp[i] = x, values[: len(x)]
     return seeds
 
 
 def behaviour_logp(seeds, old_logp):
-    """[B, T] log-probs of whoever wrote each token: the snapshot's on the prefix, else the old policy's."""
+    """Log-probs [B, T] of whoever wrote each token: the snapshot on the prefix, else the policy as
+    it sampled (old_logp [B, T])."""
     out = old_logp.clone()
     for row, values in zip(out, seeds.logp, strict=True):
         row[: len(values)] = torch.tensor(values, dtype=out.dtype, device=out.device)

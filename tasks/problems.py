@@ -1,14 +1,15 @@
 """Where problems come from, and what a response is worth: the seam for a task of your own.
 
-A problem is a row: a dict with `prompt` (what is asked) and whatever its reward function needs to know
-(what is right). A task is a few functions, listed in TASKS:
+A problem is a row: a dict with `prompt` (what is asked) and whatever its reward needs to know (what
+is right). A task is a few functions, listed in TASKS:
 
-    problems(split, count, seed) -> rows    split is "train", "tune" or "test"; a function of its arguments
-    reward(response, row) -> float          of the whole response as text; 1.0 is right
-    solution_key(response, row) -> str      equal for responses that are the same solution (optional)
-    base_policy(steps) -> folder            the model behind `--model tiny`, if the task has one (optional)
+    problems(split, count, seed) -> rows   split: train, tune or test; a function of its arguments
+    reward(response, row) -> float         of the whole response as text; 1 is right
+    solution_key(response, row) -> str     equal for two ways to write one solution (optional)
+    base_policy(steps) -> folder           the model behind `--model tiny` (optional)
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,20 +26,38 @@ class Task:
 
 
 def _countdown(n):
-    return Task(
-        partial(countdown.make_games, n=n),
-        countdown.reward,
-        countdown.solution_key,
-        partial(countdown.base_policy, n=n),
-    )
+    make_games = partial(countdown.make_games, n=n)
+    base_policy = partial(countdown.base_policy, n=n)
+    return Task(make_games, countdown.reward, countdown.solution_key, base_policy)
 
 
 TASKS = {"countdown": _countdown(3), "countdown4": _countdown(4)}
 
 
 def load_problems(task, split, count, seed):
-    """`count` rows of a task's split. Raises ValueError if the split has fewer."""
+    """`count` rows of a task's split. ValueError if it has fewer."""
     return [{**row, "task": task} for row in TASKS[task].problems(split, count, seed)]
+
+
+def problems_of_step(task, pool, count, step, rng_seed):
+    """`count` training problems for a step: a function of (rng_seed, step), with no state between.
+
+    From `pool` (rows), each epoch in an order of its own; if it is empty, fresh ones of the task.
+    """
+    if not pool:
+        seed = random.Random(f"{rng_seed} {step} problems").getrandbits(60)
+        return load_problems(task, "train", count, seed)
+    problems = []
+    for position in range(step * count, (step + 1) * count):
+        epoch, i = divmod(position, len(pool))
+        order = random.Random(f"{rng_seed} {epoch} order").sample(range(len(pool)), len(pool))
+        problems.append(pool[order[i]])
+    return problems
+
+
+def prompt_ids(tokenizer, row):
+    """The row's prompt as token ids."""
+    return tokenizer(row["prompt"])["input_ids"]
 
 
 def reward(response, row):
@@ -47,14 +66,17 @@ def reward(response, row):
 
 
 def solution_key(response, row):
-    """A string that is the same for two responses that are the same solution."""
+    """A string that two responses share if they are the same solution."""
     return TASKS[row["task"]].solution_key(response, row)
 
 
 def model_path(model, task, base_steps):
-    """Where to load `--model` from: `tiny` is the task's own base policy, all else a path or a Hub id."""
+    """Where to load `--model` from: `tiny` is the task's base policy, all else a folder or Hub id.
+
+    ValueError if the task has no base policy.
+    """
     if model != "tiny":
         return model
     if TASKS[task].base_policy is None:
-        raise ValueError(f"task {task} has no base policy of its own: give --model a path or a Hub id")
+        raise ValueError(f"--model tiny: task {task} has no base policy; give a folder or a Hub id")
     return TASKS[task].base_policy(base_steps)
