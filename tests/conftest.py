@@ -1,0 +1,26 @@
+"""Models small enough that a test takes milliseconds; random weights, so that every token is likely."""
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+VOCAB = 24
+
+
+def random_model(**config):
+    torch.manual_seed(0)
+    settings = dict(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=128,
+        bos_token_id=None, eos_token_id=1, pad_token_id=1, tie_word_embeddings=True,
+    )
+    model = Qwen2ForCausalLM(Qwen2Config(**{**settings, **config}))
+    with torch.no_grad():  # larger than the usual 0.02, so that distributions are far from uniform
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3)
+    return model
+
+
+@pytest.fixture
+def model():
+    return random_model()

@@ -1,0 +1,342 @@
+"""eval.py: the numbers that every comparison of two policies is read from."""
+
+import itertools
+import json
+import re
+
+import pytest
+import torch
+
+import eval as evaluation
+from eval import bootstrap_interval, evaluate, pass_at_k, table
+from tasks import countdown
+from tasks.problems import load_problems
+
+EXAMPLES = [(n, c, k) for n in (1, 2, 5, 7) for c in range(n + 1) for k in range(1, n + 1)]
+
+
+def pass_by_counting(right, k):
+    """The share of all k-subsets of the samples with a right one among them."""
+    subsets = list(itertools.combinations(right, k))
+    return sum(map(any, subsets)) / len(subsets)
+
+
+# ------------------------------------------------------------------------ pass@k, its interval
+
+
+@pytest.mark.parametrize("n, c, k", EXAMPLES)
+def test_pass_at_k_is_the_share_of_k_subsets(n, c, k):
+    """1 - (1 - c/n)^k, the formula that comes to mind first, is another number."""
+    expected = pass_by_counting([i < c for i in range(n)], k)
+    assert pass_at_k(n, c, k) == pytest.approx(expected, abs=1e-12)
+
+
+def test_pass_at_k_at_its_edges():
+    """None right is 0, and all samples drawn are right as soon as one is: exactly, not nearly."""
+    for n in (1, 16, 256):
+        assert pass_at_k(n, 0, 1) == pass_at_k(n, 0, n) == 0.0
+        assert pass_at_k(n, 1, n) == pass_at_k(n, n, 1) == 1.0
+        assert pass_at_k(n, 1, 1) == pytest.approx(1 / n)
+
+
+def test_the_interval_of_a_constant_is_that_constant():
+    """No spread between problems, no interval; a formula with its own prior would have one."""
+    for value in (0.0, 0.3, 1.0):
+        assert bootstrap_interval([value] * 12) == pytest.approx([value, value], abs=1e-12)
+    assert bootstrap_interval([0.25]) == [0.25, 0.25]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_the_interval_is_around_the_mean_and_narrows(share):
+    """Four times the problems, half the width, as for the normal approximation 3.92 sd/sqrt(N)."""
+    widths = []
+    for n in (100, 400):
+        low, high = bootstrap_interval([1.0] * round(share * n) + [0.0] * round((1 - share) * n))
+        assert 0 <= low < share < high <= 1
+        assert high - low == pytest.approx(3.92 * (share * (1 - share) / n) ** 0.5, rel=0.15)
+        widths.append(high - low)
+    assert widths[1] < 0.6 * widths[0]
+
+
+def test_the_interval_takes_no_draw_from_the_global_generator():
+    """train.py evaluates between steps; the next rollout must not notice."""
+    values = [0.0, 0.5, 1.0, 0.25]
+    torch.manual_seed(3)
+    state, first = torch.get_rng_state(), bootstrap_interval(values)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(4)
+    assert bootstrap_interval(values) == first  # nor does it depend on it
+
+
+# -------------------------------------------------------------------------------------- evaluate
+
+
+@pytest.fixture(scope="module")
+def policy():
+    """(model, tokenizer) of a policy that has learnt next to nothing: a bit of everything."""
+    return countdown.warm_up(1, 3)
+
+
+@pytest.fixture
+def lenient(monkeypatch):
+    """A reward that even this policy sometimes gets, and solutions that are sometimes equal."""
+    monkeypatch.setattr(evaluation, "reward", lambda text, row: float(len(text) % 2 == 0))
+    monkeypatch.setattr(evaluation, "solution_key", lambda text, row: str(len(text)))
+
+
+def run(policy, samples=8, temperature=1.0, batch_size=64, key=(0, 0), ks=(1,), cap=6, problems=4):
+    """evaluate's metrics and what it wrote."""
+    rows, written = load_problems("countdown", "test", problems, seed=0), []
+    metrics = evaluate(
+        *policy, rows, samples, cap, temperature, batch_size, key, ks, written.append
+    )
+    return metrics, written
+
+
+def by_problem(written, problems):
+    return [[sample for sample in written if sample["problem"] == i] for i in range(problems)]
+
+
+@pytest.mark.parametrize("batch_size", [32, 5, 1])
+def test_metrics_are_those_of_the_samples(policy, lenient, batch_size):
+    """All again from what was written; 5 divides neither the samples nor those of a problem."""
+    ks = [1, 3, 8]
+    metrics, written = run(policy, batch_size=batch_size, ks=ks)
+    rows = load_problems("countdown", "test", 4, seed=0)
+    groups = by_problem(written, 4)
+    assert [len(group) for group in groups] == [8] * 4 and len(written) == 32
+    for row, group in zip(rows, groups):
+        assert {sample["prompt"] for sample in group} == {row["prompt"]}
+    for sample in written:
+        assert sample["reward"] == float(len(sample["response"]) % 2 == 0)
+        assert 1 <= sample["tokens"] <= 6 and (sample["tokens"] == 6 or not sample["cut_off"])
+    assert metrics["problems"] == 4 and metrics["samples"] == 8
+    for k in ks:
+        values = [pass_by_counting([s["reward"] for s in group], k) for group in groups]
+        assert metrics[f"pass@{k}"] == pytest.approx(sum(values) / 4)
+        interval = [metrics[f"pass@{k}_low"], metrics[f"pass@{k}_high"]]
+        assert interval == pytest.approx(bootstrap_interval(values))
+    distinct = [{len(s["response"]) for s in group if s["reward"]} for group in groups]
+    assert metrics["distinct_correct"] == sum(map(len, distinct)) / 4
+    assert metrics["length"] == sum(s["tokens"] for s in written) / 32
+    assert metrics["cut_off"] == sum(s["cut_off"] for s in written) / 32
+    assert 0 < metrics["pass@1"] < 1 and 0 < metrics["cut_off"] < 1 and metrics["seconds"] > 0
+    assert 0 < metrics["distinct_correct"] < metrics["pass@1"] * 8  # some right ones are equal
+
+
+def test_a_partial_reward_is_not_right(policy, monkeypatch):
+    """A task may give 0.5 for the format; pass@k counts answers."""
+    monkeypatch.setattr(evaluation, "reward", lambda text, row: 0.5)
+    metrics, written = run(policy)
+    assert metrics["pass@1"] == metrics["distinct_correct"] == 0
+    assert {sample["reward"] for sample in written} == {0.5}
+
+
+def test_each_response_is_rewarded_by_its_own_problem(policy, monkeypatch):
+    """A shift by one between chunk and rows would show as nothing but a bad policy."""
+    rows = load_problems("countdown", "test", 4, seed=0)
+    right = rows[2]["prompt"]
+    monkeypatch.setattr(evaluation, "reward", lambda text, row: float(row["prompt"] == right))
+    monkeypatch.setattr(evaluation, "solution_key", lambda text, row: row["prompt"])
+    metrics, written = run(policy, batch_size=7)
+    assert [s["problem"] for s in written if s["reward"]] == [2] * 8
+    assert metrics["pass@1"] == metrics["distinct_correct"] == 0.25
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_the_entropy_is_that_of_the_sampled_tokens(policy, temperature):
+    """Row by row without padding: a mask that is off by one counts padding, or forgets the end."""
+    model, tokenizer = policy
+    metrics, written = run(policy, temperature=temperature, batch_size=5)
+    total, lengths = 0.0, set()
+    for sample in written:
+        prompt = tokenizer(sample["prompt"])["input_ids"]
+        ids = tokenizer(sample["response"])["input_ids"]
+        ids += [] if sample["cut_off"] else [tokenizer.eos_token_id]
+        assert len(ids) == sample["tokens"]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        p = (logits / temperature).softmax(-1)
+        total -= (p * p.log()).sum().item()
+        lengths.add(len(ids))
+    assert len(lengths) > 1
+    assert metrics["entropy"] == pytest.approx(total / sum(s["tokens"] for s in written), rel=1e-4)
+
+
+def test_greedy_is_deterministic(policy):
+    """Temperature 0: no draw, so no seed and no batch size matters, and there is no entropy."""
+    metrics, written = run(policy, samples=1, temperature=0)
+    assert metrics["entropy"] is None and metrics["length"] > 0
+    for key, batch_size in (((1, 0), 64), ((0, 0), 3)):
+        assert run(policy, samples=1, temperature=0, key=key, batch_size=batch_size)[1] == written
+
+
+def test_the_samples_are_a_function_of_the_key(policy):
+    """Before and after training, and for two methods, the same draws: only the policy differs."""
+    torch.manual_seed(1)
+    metrics, written = run(policy, key=(0, 5, "evaluation"))
+    torch.manual_seed(2)
+    again = run(policy, key=(0, 5, "evaluation"))
+    assert again[1] == written
+    assert {**again[0], "seconds": 0} == {**metrics, "seconds": 0}
+    for key in ((1, 5, "evaluation"), (0, 6, "evaluation"), (0, 5, "rollout")):
+        assert run(policy, key=key)[1] != written
+    responses = [sample["response"] for sample in written]
+    assert len(set(responses)) > 16  # and within a run, samples of a problem are not copies
+
+
+# ----------------------------------------------------------------------------------------- table
+
+
+def test_every_number_of_the_table_is_a_metric():
+    """Read back from the text: low and high, or two columns, are easily mistaken for each other."""
+    first = {
+        "problems": 31, "samples": 16, "pass@1": 0.2512, "pass@1_low": 0.1999, "pass@1_high": 0.3,
+        "pass@16": 0.8126, "pass@16_low": 0.7, "pass@16_high": 0.9, "distinct_correct": 3.456,
+        "entropy": 1.2345, "length": 14.25, "cut_off": 0.0625, "seconds": 77.7,
+    }
+    second = {**first, "pass@1": 0.0, "pass@1_low": 0.0, "entropy": None, "problems": 7}
+    head, *lines = table({"before": first, "after it all": second}).splitlines()
+    assert len(lines) == 2
+    names = re.split(r"\s{2,}", head.strip())
+    assert names == [
+        "problems", "samples", "pass@1", "pass@16", "distinct correct", "entropy", "length",
+        "cut off",
+    ]
+    for line, label, m in zip(lines, ("before", "after it all"), (first, second)):
+        cells = dict(zip(["", *names], re.split(r"\s{2,}", line.strip()), strict=True))
+        assert cells.pop("") == label
+        assert int(cells.pop("problems")) == m["problems"]
+        assert int(cells.pop("samples")) == m["samples"]
+        for key in ("pass@1", "pass@16"):
+            numbers = [float(x) for x in re.findall(r"\d\.\d{3}", cells.pop(key))]
+            assert numbers == pytest.approx([m[key], m[f"{key}_low"], m[f"{key}_high"]], abs=6e-4)
+        entropy = cells.pop("entropy")
+        assert entropy == "-" if m["entropy"] is None else float(entropy) == 1.234
+        assert float(cells.pop("distinct correct")) == pytest.approx(3.456, abs=6e-3)
+        assert float(cells.pop("length")) == pytest.approx(14.25, abs=6e-2)
+        assert float(cells.pop("cut off")) == pytest.approx(0.0625, abs=6e-4)
+        assert not cells
+        # The columns stand under their names.
+        assert all(line[head.index(name) - 1] == " " for name in names)
+        assert all(line[head.index(name)] != " " for name in names)
+
+
+# ------------------------------------------------------------------------------------ the script
+
+
+@pytest.fixture(scope="module")
+def checkpoint(policy, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    for part in policy:
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def flags(checkpoint, tmp_path):
+    """Flags of a tiny evaluation into tmp_path/out; gives the CPU its threads back."""
+    threads = torch.get_num_threads()
+    yield [
+        "--model", str(checkpoint), "--out", str(tmp_path / "out"), "--problems", "4",
+        "--samples", "3", "--k", "1", "3", "--max-new-tokens", "6", "--threads", "1",
+    ]
+    torch.set_num_threads(threads)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(capsys, argv):
+    """The one line on stderr with which main refuses these flags."""
+    with pytest.raises(SystemExit) as error:
+        evaluation.main(argv)
+    out, err = capsys.readouterr()
+    assert error.value.code == 2 and out == ""
+    assert err.count("\n") == 1 and err.startswith("error: ") and err.endswith("\n")
+    return err
+
+
+def jsonl(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_main_leaves_config_metrics_and_samples(flags, tmp_path, capsys):
+    """What was run, what came out, and each sample, so that every number can be checked later."""
+    evaluation.main([*flags, "--rng-seed", "5", "--batch-size", "7"])
+    folder = tmp_path / "out"
+    assert set(contents(folder)) == {"config.json", "metrics.jsonl", "samples.jsonl"}
+    config = json.loads((folder / "config.json").read_text())
+    expected = {"task": "countdown", "split": "test", "problems": 4, "samples": 3, "k": [1, 3],
+                "max_new_tokens": 6, "rng_seed": 5, "batch_size": 7, "temperature": 1.0}
+    assert {key: config[key] for key in expected} == expected
+    assert config["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    samples, rows = jsonl(folder / "samples.jsonl"), load_problems("countdown", "test", 4, seed=0)
+    assert [s["prompt"] for s in samples] == [row["prompt"] for row in rows for _ in range(3)]
+    for sample in samples:
+        assert sample["reward"] == countdown.reward(sample["response"], rows[sample["problem"]])
+    (metrics,) = jsonl(folder / "metrics.jsonl")
+    assert metrics["kind"] == "eval" and metrics["task"] == "countdown"
+    assert metrics["length"] == sum(s["tokens"] for s in samples) / 12
+    for k in (1, 3):
+        values = [pass_by_counting([s["reward"] for s in g], k) for g in by_problem(samples, 4)]
+        assert metrics[f"pass@{k}"] == pytest.approx(sum(values) / 4)
+    assert table({"countdown": metrics}) in capsys.readouterr().out
+
+
+def test_main_samples_the_same_twice(flags, tmp_path):
+    """The second command of a README must print what it says there; --rng-seed is the only luck."""
+    texts = []
+    for i, seed in enumerate("001"):
+        evaluation.main([*flags, "--out", str(tmp_path / str(i)), "--rng-seed", seed])
+        texts.append((tmp_path / str(i) / "samples.jsonl").read_text())
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_main_never_writes_into_an_existing_folder(flags, tmp_path, capsys):
+    """Two evaluations in one samples.jsonl could not be told apart, nor a lost one be had back."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "samples.jsonl").write_text("a week of work\n")
+    before = contents(folder)
+    assert str(folder) in refused(capsys, flags)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "bad, named",
+    [
+        (["--k", "32", "--samples", "16"], "32"),
+        (["--k", "1", "4"], "4"),  # three samples
+        (["--task", "chess"], "chess"),
+        (["--split", "train"], "train"),
+        (["--problems", "1000000"], "1000000"),
+        (["--problems", "0"], "0"),
+        (["--temperature", "nan"], "nan"),
+        (["--temperature", "-1"], "-1"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_main_refuses_what_makes_no_sense(flags, tmp_path, capsys, monkeypatch, bad, named):
+    """In one line that names the value, before a minute of work, and without a folder behind."""
+    monkeypatch.setattr(evaluation, "load_model", None)  # it does not get that far
+    if bad[1] == "1000000":  # the search for a million games takes long: the answer is the same
+        monkeypatch.setattr(countdown, "random_game", lambda rng, n: ([1, 1, 1], 1, ""))
+        bad = ["--problems", "1000"]
+        named = "1000"
+    assert named in refused(capsys, [*flags, *bad])
+    assert not (tmp_path / "out").exists()
+
+
+def test_main_without_a_model_leaves_no_folder(flags, tmp_path, capsys):
+    """The same command must work once the path is right, instead of `--out cannot be made`."""
+    (tmp_path / "empty").mkdir()
+    assert "empty" in refused(capsys, [*flags, "--model", str(tmp_path / "empty")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_greedy_is_one_sample_a_problem(flags):
+    """Sixteen copies of one response would be reported as pass@16."""
+    args = evaluation.parse_args([*flags, "--temperature", "0", "--samples", "16", "--k", "1", "16"])
+    assert (args.samples, args.k) == (1, [1])

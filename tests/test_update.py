@@ -1,0 +1,136 @@
+"""The update on a real, tiny model: what moves, what does not, and what may not matter."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import random_model
+
+from loss import METHODS, group_advantages, summarize
+from rollout import rollout, score
+from seeds import Ring, behaviour_logp, draw_prefixes
+from train import update
+
+PROMPTS = [[5, 6, 7]] * 4 + [[8]] * 4 + [[3, 9]] * 4
+
+
+class Still(torch.optim.SGD):
+    """An optimizer that only notes the gradients."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.0)
+        self.seen = []
+
+    def step(self, closure=None):
+        self.seen.append([p.grad.clone() for g in self.param_groups for p in g["params"]])
+
+
+def settings(**changes):
+    given = dict(
+        method="thinking_seeds", group_size=4, minibatches=1, micro_batch=12, max_grad_norm=1e9,
+        loss_reduction="token", max_new_tokens=8, temperature=0.9, clip_low=0.2, clip_high=0.2,
+        kl_coef=0.0,
+    )
+    return SimpleNamespace(**{**given, **changes})
+
+
+def seeded_batch(policy, rewards):
+    ring = Ring(1, 1, 0)
+    ring.keep(0, random_model())
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.03 * torch.randn_like(parameter))
+    torch.manual_seed(1)
+    drawn = draw_prefixes(ring, policy, 0, PROMPTS, 4, 2, (1, 5), 0.9, [1, 2, 3], 12)
+    batch = rollout(policy, PROMPTS, drawn.ids, 8, 0.9, [1, 2, 3])
+    batch.old_logp, _ = score(policy, batch, 0.9, 12)
+    batch.behaviour_logp = behaviour_logp(drawn, batch.old_logp)
+    batch.advantages = group_advantages(torch.tensor(rewards), 4)
+    return batch
+
+
+MIXED = [1.0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("reduction", ["token", "seq", "dr"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_split_into_micro_batches_changes_nothing(model, method, reduction):
+    batch = seeded_batch(model, MIXED)
+    assert len(set(batch.lengths.tolist())) > 2
+    results = {}
+    for micro_batch in (12, 5, 1):
+        still = Still(model.parameters())
+        args = settings(method=method, loss_reduction=reduction, micro_batch=micro_batch)
+        results[micro_batch] = still.seen, summarize(update(args, model, still, batch)[0])
+    for micro_batch in (5, 1):
+        for whole, split in zip(results[12][0][0], results[micro_batch][0][0], strict=True):
+            assert (whole - split).abs().max() < 1e-6
+        for key, value in results[12][1].items():
+            assert results[micro_batch][1][key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+    assert max(g.abs().max() for g in results[12][0][0]) > 1e-3
+
+
+def test_minibatches_are_whole_groups_and_every_row_is_used_once(model, monkeypatch):
+    import train
+
+    batch, lengths = seeded_batch(model, MIXED), []
+    original = train.row_weights
+    monkeypatch.setattr(
+        train, "row_weights", lambda n, *rest: (lengths.append(n.tolist()), original(n, *rest))[1]
+    )
+    still = Still(model.parameters())
+    update(settings(minibatches=2, micro_batch=3), model, still, batch)
+    # 3 groups in 2 minibatches: 8 rows and 4 rows; Z is over the minibatch, not the micro-batch
+    assert [len(n) for n in lengths] == [8, 4] and len(still.seen) == 2
+    assert sum(lengths, []) == batch.lengths.tolist()
+
+
+def test_mixed_rewards_move_every_parameter_and_equal_rewards_none(model):
+    start = random_model()
+    for rewards, moves in ((MIXED, True), ([1.0] * 12, False), ([0.1] * 8 + [0.3] * 4, False)):
+        policy = random_model()
+        batch = seeded_batch(policy, rewards)
+        before = {n: p.detach().clone() for n, p in policy.named_parameters()}
+        optimizer = torch.optim.AdamW(policy.parameters(), 1e-3, weight_decay=0.0)
+        sums, grad_norm = update(settings(minibatches=3), policy, optimizer, batch)
+        changed = {n: not torch.equal(p, before[n]) for n, p in policy.named_parameters()}
+        assert all(c == moves for c in changed.values()), changed
+        assert (grad_norm > 0) == moves
+    assert not all(torch.equal(a, b) for a, b in zip(start.parameters(), policy.parameters()))
+
+
+def test_the_update_raises_what_was_good(model):
+    batch = seeded_batch(model, MIXED)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    update(settings(), model, optimizer, batch)
+    logp, _ = score(model, batch, 0.9, 12)
+    change = ((logp - batch.old_logp) * batch.mask).sum(1)
+    assert (change * batch.advantages).sum() > 0
+
+
+def test_the_update_is_in_train_mode(model):
+    # gradient checkpointing is silently off under eval()
+    modes = []
+    batch = seeded_batch(model, MIXED)
+    model.register_forward_pre_hook(lambda *_: modes.append(model.training))
+    update(settings(), model, Still(model.parameters()), batch)
+    assert modes and all(modes)
+
+
+def test_the_first_update_of_a_step_sees_ratio_one(model):
+    batch = seeded_batch(model, MIXED)
+    sums, _ = update(settings(), model, Still(model.parameters()), batch)
+    metrics = summarize(sums)
+    assert metrics["ratio_max_continuation"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["clip_frac_high_continuation"] == 0
+    assert metrics["ratio_max_prefix"] > 1.05  # the policy has moved away from the snapshot
+
+
+def test_long_gradients_are_scaled_down(model):
+    batch = seeded_batch(model, MIXED)
+    free, bound = Still(model.parameters()), Still(model.parameters())
+    _sums, norm = update(settings(), model, free, batch)
+    _sums, same = update(settings(max_grad_norm=norm / 2), model, bound, batch)
+    assert same == pytest.approx(norm)  # the metric is the norm before scaling
+    for whole, scaled in zip(free.seen[0], bound.seen[0], strict=True):
+        torch.testing.assert_close(scaled, whole / 2, rtol=1e-4, atol=1e-7)
