@@ -1,4 +1,4 @@
-"""Models small enough that a test takes milliseconds; random weights, so that every token is likely."""
+"""A model so small that a test takes milliseconds, with random weights: any token may come."""
 
 import pytest
 import torch

@@ -239,6 +239,13 @@ def test_the_split_is_of_number_sets_and_holds_out_a_tenth():
         assert split_of(list(numbers)) == split
 
 
+def test_the_split_never_moves():
+    """By hash(), salted in each process, or after any change to it, the numbers that an older
+    checkpoint was trained on would be held out."""
+    sets = [(1, 2, 3), (4, 12, 1), (19, 3, 1), (1, 5, 6), (1, 3, 17)]
+    assert [split_of(numbers) for numbers in sets] == ["train", "tune", "test", "test", "tune"]
+
+
 def test_each_held_out_half_has_300_games():
     """eval.py asks for 300 problems by default, and train.py for the other half's."""
     for split in ("tune", "test"):

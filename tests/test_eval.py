@@ -12,8 +12,6 @@ from eval import bootstrap_interval, evaluate, pass_at_k, table
 from tasks import countdown
 from tasks.problems import load_problems
 
-EXAMPLES = [(n, c, k) for n in (1, 2, 5, 7) for c in range(n + 1) for k in range(1, n + 1)]
-
 
 def pass_by_counting(right, k):
     """The share of all k-subsets of the samples with a right one among them."""
@@ -24,11 +22,12 @@ def pass_by_counting(right, k):
 # ------------------------------------------------------------------------ pass@k, its interval
 
 
-@pytest.mark.parametrize("n, c, k", EXAMPLES)
-def test_pass_at_k_is_the_share_of_k_subsets(n, c, k):
+@pytest.mark.parametrize("n", [1, 2, 5, 7])
+def test_pass_at_k_is_the_share_of_k_subsets(n):
     """1 - (1 - c/n)^k, the formula that comes to mind first, is another number."""
-    expected = pass_by_counting([i < c for i in range(n)], k)
-    assert pass_at_k(n, c, k) == pytest.approx(expected, abs=1e-12)
+    for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+        expected = pass_by_counting([i < c for i in range(n)], k)
+        assert pass_at_k(n, c, k) == pytest.approx(expected, abs=1e-12)
 
 
 def test_pass_at_k_at_its_edges():
@@ -124,6 +123,24 @@ def test_metrics_are_those_of_the_samples(policy, lenient, batch_size):
     assert 0 < metrics["distinct_correct"] < metrics["pass@1"] * 8  # some right ones are equal
 
 
+def test_known_responses_by_the_real_reward(policy, monkeypatch):
+    """From ids to pass@k: the end token is no part of an answer, other special tokens spoil it."""
+    model, tokenizer = policy
+    row = {"prompt": "3 4 5>17:", "numbers": [3, 4, 5], "target": 17, "task": "countdown"}
+    texts = ["3*4=12,12+5=17<eos>", "4*3=12,5+12=17<eos>", "3*4=12,12+5=17", "3*4=12,12+5=1<eos>",
+             "3*4=12<pad>,12+5=17<eos>", "<eos>"]  # of the right ones, the third lacks its end
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    monkeypatch.setattr(evaluation, "sample", lambda *args: ids)
+    written = []
+    metrics = evaluate(model, tokenizer, [row], 6, 20, 1.0, 6, (0,), [1, 4], written.append)
+    assert [sample["reward"] for sample in written] == [1, 1, 1, 0, 0, 0]
+    assert [sample["response"] for sample in written] == [t.removesuffix("<eos>") for t in texts]
+    assert metrics["pass@1"] == 0.5 and metrics["pass@4"] == 1.0
+    assert metrics["distinct_correct"] == 1  # all three are the same solution
+    assert metrics["cut_off"] == 1 / 6
+    assert metrics["length"] == (15 + 15 + 14 + 14 + 16 + 1) / 6
+
+
 def test_a_partial_reward_is_not_right(policy, monkeypatch):
     """A task may give 0.5 for the format; pass@k counts answers."""
     monkeypatch.setattr(evaluation, "reward", lambda text, row: 0.5)
@@ -181,8 +198,8 @@ def test_the_samples_are_a_function_of_the_key(policy):
     assert {**again[0], "seconds": 0} == {**metrics, "seconds": 0}
     for key in ((1, 5, "evaluation"), (0, 6, "evaluation"), (0, 5, "rollout")):
         assert run(policy, key=key)[1] != written
-    responses = [sample["response"] for sample in written]
-    assert len(set(responses)) > 16  # and within a run, samples of a problem are not copies
+    for group in by_problem(written, 4):
+        assert len({sample["response"] for sample in group}) > 2  # and they are not copies
 
 
 # ----------------------------------------------------------------------------------------- table
@@ -193,7 +210,7 @@ def test_every_number_of_the_table_is_a_metric():
     first = {
         "problems": 31, "samples": 16, "pass@1": 0.2512, "pass@1_low": 0.1999, "pass@1_high": 0.3,
         "pass@16": 0.8126, "pass@16_low": 0.7, "pass@16_high": 0.9, "distinct_correct": 3.456,
-        "entropy": 1.2345, "length": 14.25, "cut_off": 0.0625, "seconds": 77.7,
+        "entropy": 1.2344, "length": 14.25, "cut_off": 0.0625, "seconds": 77.7,
     }
     second = {**first, "pass@1": 0.0, "pass@1_low": 0.0, "entropy": None, "problems": 7}
     head, *lines = table({"before": first, "after it all": second}).splitlines()
@@ -262,7 +279,7 @@ def jsonl(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_main_leaves_config_metrics_and_samples(flags, tmp_path, capsys):
+def test_main_leaves_config_metrics_and_samples(flags, lenient, tmp_path, capsys):
     """What was run, what came out, and each sample, so that every number can be checked later."""
     evaluation.main([*flags, "--rng-seed", "5", "--batch-size", "7"])
     folder = tmp_path / "out"
@@ -274,11 +291,10 @@ def test_main_leaves_config_metrics_and_samples(flags, tmp_path, capsys):
     assert config["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     samples, rows = jsonl(folder / "samples.jsonl"), load_problems("countdown", "test", 4, seed=0)
     assert [s["prompt"] for s in samples] == [row["prompt"] for row in rows for _ in range(3)]
-    for sample in samples:
-        assert sample["reward"] == countdown.reward(sample["response"], rows[sample["problem"]])
     (metrics,) = jsonl(folder / "metrics.jsonl")
     assert metrics["kind"] == "eval" and metrics["task"] == "countdown"
     assert metrics["length"] == sum(s["tokens"] for s in samples) / 12
+    assert 0 < metrics["pass@1"] < metrics["pass@3"]
     for k in (1, 3):
         values = [pass_by_counting([s["reward"] for s in g], k) for g in by_problem(samples, 4)]
         assert metrics[f"pass@{k}"] == pytest.approx(sum(values) / 4)
@@ -311,7 +327,6 @@ def test_main_never_writes_into_an_existing_folder(flags, tmp_path, capsys):
         (["--k", "1", "4"], "4"),  # three samples
         (["--task", "chess"], "chess"),
         (["--split", "train"], "train"),
-        (["--problems", "1000000"], "1000000"),
         (["--problems", "0"], "0"),
         (["--temperature", "nan"], "nan"),
         (["--temperature", "-1"], "-1"),
@@ -321,11 +336,14 @@ def test_main_never_writes_into_an_existing_folder(flags, tmp_path, capsys):
 def test_main_refuses_what_makes_no_sense(flags, tmp_path, capsys, monkeypatch, bad, named):
     """In one line that names the value, before a minute of work, and without a folder behind."""
     monkeypatch.setattr(evaluation, "load_model", None)  # it does not get that far
-    if bad[1] == "1000000":  # the search for a million games takes long: the answer is the same
-        monkeypatch.setattr(countdown, "random_game", lambda rng, n: ([1, 1, 1], 1, ""))
-        bad = ["--problems", "1000"]
-        named = "1000"
     assert named in refused(capsys, [*flags, *bad])
+    assert not (tmp_path / "out").exists()
+
+
+def test_main_refuses_more_problems_than_there_are(flags, tmp_path, capsys, monkeypatch):
+    """A shorter evaluation than asked for would be compared with full ones."""
+    monkeypatch.setattr(countdown, "random_game", lambda rng, n: ([1, 3, 19], 23, ""))  # one game
+    assert "4 test problems" in refused(capsys, flags)
     assert not (tmp_path / "out").exists()
 
 

@@ -66,7 +66,8 @@ def test_the_split_into_micro_batches_changes_nothing(model, method, reduction):
         for whole, split in zip(results[12][0][0], results[micro_batch][0][0], strict=True):
             assert (whole - split).abs().max() < 1e-6
         for key, value in results[12][1].items():
-            assert results[micro_batch][1][key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+            close = None if value is None else pytest.approx(value, rel=1e-4, abs=1e-6)
+            assert results[micro_batch][1][key] == close, key
     assert max(g.abs().max() for g in results[12][0][0]) > 1e-3
 
 
@@ -85,8 +86,7 @@ def test_minibatches_are_whole_groups_and_every_row_is_used_once(model, monkeypa
     assert sum(lengths, []) == batch.lengths.tolist()
 
 
-def test_mixed_rewards_move_every_parameter_and_equal_rewards_none(model):
-    start = random_model()
+def test_mixed_rewards_move_every_parameter_and_equal_rewards_none():
     for rewards, moves in ((MIXED, True), ([1.0] * 12, False), ([0.1] * 8 + [0.3] * 4, False)):
         policy = random_model()
         batch = seeded_batch(policy, rewards)
@@ -96,7 +96,6 @@ def test_mixed_rewards_move_every_parameter_and_equal_rewards_none(model):
         changed = {n: not torch.equal(p, before[n]) for n, p in policy.named_parameters()}
         assert all(c == moves for c in changed.values()), changed
         assert (grad_norm > 0) == moves
-    assert not all(torch.equal(a, b) for a, b in zip(start.parameters(), policy.parameters()))
 
 
 def test_the_update_raises_what_was_good(model):
