@@ -14,8 +14,8 @@ import torch
 from tqdm import tqdm
 
 import runs
-from rollout import load_model, make_batch, response_text, sample, score, stop_ids, stream
-from tasks.problems import TASKS, load_problems, model_path, prompt_ids, reward, solution_key
+from rollout import make_batch, response_text, sample, score, stop_ids, stream
+from tasks.problems import TASKS, load_problems, open_model, prompt_ids, reward, solution_key
 
 
 def pass_at_k(n, c, k):
@@ -132,8 +132,8 @@ def main(argv=None):
     torch.set_num_threads(args.threads)
     rows = runs.or_fail(load_problems, args.task, args.split, args.problems, seed=0)
     with runs.new_folder(args.out, vars(args)) as folder:
-        path = runs.or_fail(model_path, args.model, args.task, args.base_steps)
-        model, tokenizer = runs.or_fail(load_model, path, args.device)
+        model, tokenizer = runs.or_fail(
+            open_model, args.model, args.task, args.base_steps, args.device)
         metrics = evaluate(
             model, tokenizer, rows, args.samples, args.max_new_tokens, args.temperature,
             args.batch_size, (args.rng_seed, 0, "evaluation"), args.k,

@@ -36,10 +36,7 @@ def stream(*key):
 
 
 def load_model(path, device):
-    """The model at `path` in float32 without dropout, and its tokenizer.
-
-    Raises OSError or ValueError where there is none.
-    """
+    """The model at `path` (a folder or Hub id) in float32 without dropout, and its tokenizer."""
     config = AutoConfig.from_pretrained(path)
     for name, value in vars(config).items():
         # Dropout would make pi_theta another policy at every forward pass, and its ratios noise.

@@ -10,7 +10,6 @@
 import argparse
 import contextlib
 import json
-import platform
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import huggingface_hub
 import torch
 import transformers
 
@@ -101,8 +101,9 @@ def finish_step_on_interrupt():
 
 def main(function):
     """Runs a script's main function; Ctrl-C where nothing else expects it is a line as well."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()  # the bars that matter are our own
+    for library in (transformers, huggingface_hub):  # what matters is told by us
+        library.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     try:
         sys.exit(function())
     except KeyboardInterrupt:
@@ -129,7 +130,7 @@ def new_folder(folder, config):
         fail(f"--out {folder} cannot be made ({error.strerror}); a run never overwrites anything: "
              "name another folder, or remove that one")
     packages = ("torch", "transformers", "datasets", "sympy", "tqdm")
-    versions = {"python": platform.python_version(), **{p: version(p) for p in packages}}
+    versions = {"python": sys.version.split()[0], **{p: version(p) for p in packages}}
     config = {**config, "versions": versions, "git_commit": _git_commit()}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     try:

@@ -19,9 +19,9 @@ import runs
 from eval import evaluate, table
 from loss import METHODS, REDUCTIONS, add_sums, group_advantages, policy_loss, row_weights
 from loss import rollout_metrics, summarize
-from rollout import load_model, response_text, rollout, score, stop_ids, stream, token_logps
+from rollout import response_text, rollout, score, stop_ids, stream, token_logps
 from seeds import Ring, behaviour_logp, draw_prefixes, no_seeds, prefix_bounds, seeded_rows
-from tasks.problems import TASKS, load_problems, model_path, problems_of_step, prompt_ids, reward
+from tasks.problems import TASKS, load_problems, open_model, problems_of_step, prompt_ids, reward
 
 # ----------------------------------------------------------------------------------------- flags
 
@@ -47,7 +47,7 @@ def parse_args(argv=None):
     add("--snapshot-every", type=count, default=10, help="steps between snapshots")
     add("--min-lag", type=natural, default=10, help="steps until a snapshot may be used")
     # Optimization
-    add("--learning-rate", type=weight, default=6e-5, help="of AdamW")
+    add("--learning-rate", type=weight, default=3e-5, help="of AdamW")
     add("--lr-warmup", type=natural, default=0, help="steps of linear warm-up; constant after")
     add("--weight-decay", type=weight, default=0.0, help="of AdamW")
     add("--max-grad-norm", type=positive, default=1.0, help="longer gradients are scaled down")
@@ -74,9 +74,6 @@ def parse_args(argv=None):
     if args.method == "grpo" and args.seed_fraction:
         runs.fail(f"--seed-fraction {args.seed_fraction}: grpo has no seeds; thinking_seeds has")
     args.seeded_rows = runs.or_fail(seeded_rows, args.seed_fraction, args.group_size)
-    if args.seeded_rows and args.min_lag >= args.steps:
-        print(f"note: no snapshot gets --min-lag {args.min_lag} steps old in --steps {args.steps}: "
-              "all steps will be on-policy", file=sys.stderr)
     return args
 
 
@@ -146,8 +143,8 @@ def update(args, policy, optimizer, batch):
 
 def train(args, folder, ring, bounds, pool, held_out):
     """Returns {"step N": evaluation}, start first and end last, and whether Ctrl-C cut it short."""
-    path = runs.or_fail(model_path, args.model, args.task, args.base_steps)
-    policy, tokenizer = runs.or_fail(load_model, path, args.device)
+    policy, tokenizer = runs.or_fail(
+        open_model, args.model, args.task, args.base_steps, args.device)
     reference = copy.deepcopy(policy).requires_grad_(False) if args.kl_coef else None
     optimizer = torch.optim.AdamW(
         policy.parameters(), args.learning_rate, weight_decay=args.weight_decay)
@@ -216,6 +213,9 @@ def main(argv=None):
         ring = runs.or_fail(Ring, args.ring_size, args.snapshot_every, args.min_lag)
         bounds = runs.or_fail(prefix_bounds, args.method, args.prefix_min, args.prefix_max,
                               args.max_new_tokens)
+        if args.min_lag >= args.steps:
+            print(f"note: --steps {args.steps} end before a snapshot is --min-lag {args.min_lag} "
+                  "steps old: all will be on-policy", file=sys.stderr)
     held_out = runs.or_fail(load_problems, args.task, args.eval_split, args.eval_problems, seed=0)
     pool = runs.or_fail(load_problems, args.task, "train", args.train_problems, seed=0)
     with runs.new_folder(args.out, vars(args)) as folder:

@@ -13,7 +13,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from rollout import load_model
 from tasks import countdown
 
 
@@ -70,13 +72,20 @@ def solution_key(response, row):
     return TASKS[row["task"]].solution_key(response, row)
 
 
-def model_path(model, task, base_steps):
-    """Where to load `--model` from: `tiny` is the task's base policy, all else a folder or Hub id.
-
-    ValueError if the task has no base policy.
-    """
-    if model != "tiny":
-        return model
-    if TASKS[task].base_policy is None:
-        raise ValueError(f"--model tiny: task {task} has no base policy; give a folder or a Hub id")
-    return TASKS[task].base_policy(base_steps)
+def open_model(model, task, base_steps, device):
+    """`--model` on the device, and its tokenizer: `tiny` is the task's own base policy, all else a
+    folder or a Hub id. ValueError where it cannot be had."""
+    path = Path(model)
+    if model == "tiny":
+        if TASKS[task].base_policy is None:
+            raise ValueError(f"--model tiny: task {task} has none, give a folder or a Hub id")
+        path = TASKS[task].base_policy(base_steps)
+    elif not path.exists() and path.parent != Path() and path.parent.is_dir():
+        raise ValueError(f"--model {model}: there is no such folder")  # no need to ask the Hub
+    try:
+        opened, tokenizer = load_model(str(path), device)
+    except Exception as error:  # the libraries behind it raise a dozen kinds
+        raise ValueError(f"--model {model} cannot be opened: {error}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ValueError(f"--model {model} comes without a tokenizer: save one beside it")
+    return opened, tokenizer

@@ -4,13 +4,11 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-VOCAB = 24
-
 
 def random_model(**config):
     torch.manual_seed(0)
     settings = dict(
-        vocab_size=VOCAB, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        vocab_size=24, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=128,
         bos_token_id=None, eos_token_id=1, pad_token_id=1, tie_word_embeddings=True,
     )

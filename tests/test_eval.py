@@ -104,7 +104,7 @@ def test_metrics_are_those_of_the_samples(policy, lenient, batch_size):
     rows = load_problems("countdown", "test", 4, seed=0)
     groups = by_problem(written, 4)
     assert [len(group) for group in groups] == [8] * 4 and len(written) == 32
-    for row, group in zip(rows, groups):
+    for row, group in zip(rows, groups, strict=True):
         assert {sample["prompt"] for sample in group} == {row["prompt"]}
     for sample in written:
         assert sample["reward"] == float(len(sample["response"]) % 2 == 0)
@@ -213,14 +213,14 @@ def test_every_number_of_the_table_is_a_metric():
         "entropy": 1.2344, "length": 14.25, "cut_off": 0.0625, "seconds": 77.7,
     }
     second = {**first, "pass@1": 0.0, "pass@1_low": 0.0, "entropy": None, "problems": 7}
-    head, *lines = table({"before": first, "after it all": second}).splitlines()
-    assert len(lines) == 2
+    results = {"before": first, "after it all": second}
+    head, *lines = table(results).splitlines()
     names = re.split(r"\s{2,}", head.strip())
     assert names == [
         "problems", "samples", "pass@1", "pass@16", "distinct correct", "entropy", "length",
         "cut off",
     ]
-    for line, label, m in zip(lines, ("before", "after it all"), (first, second)):
+    for line, (label, m) in zip(lines, results.items(), strict=True):
         cells = dict(zip(["", *names], re.split(r"\s{2,}", line.strip()), strict=True))
         assert cells.pop("") == label
         assert int(cells.pop("problems")) == m["problems"]
@@ -335,7 +335,7 @@ def test_main_never_writes_into_an_existing_folder(flags, tmp_path, capsys):
 )
 def test_main_refuses_what_makes_no_sense(flags, tmp_path, capsys, monkeypatch, bad, named):
     """In one line that names the value, before a minute of work, and without a folder behind."""
-    monkeypatch.setattr(evaluation, "load_model", None)  # it does not get that far
+    monkeypatch.setattr(evaluation, "open_model", None)  # it does not get that far
     assert named in refused(capsys, [*flags, *bad])
     assert not (tmp_path / "out").exists()
 
@@ -356,5 +356,5 @@ def test_main_without_a_model_leaves_no_folder(flags, tmp_path, capsys):
 
 def test_greedy_is_one_sample_a_problem(flags):
     """Sixteen copies of one response would be reported as pass@16."""
-    args = evaluation.parse_args([*flags, "--temperature", "0", "--samples", "16", "--k", "1", "16"])
+    args = evaluation.parse_args([*flags, "--temperature", "0", "--samples", "16", "--k", "16"])
     assert (args.samples, args.k) == (1, [1])

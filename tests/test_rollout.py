@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import VOCAB, random_model
-from transformers import AutoTokenizer, GenerationConfig
+from conftest import random_model
+from transformers import AutoTokenizer, GenerationConfig, GPT2Config, GPT2LMHeadModel
 
 from loss import rollout_metrics
 from rollout import (
@@ -32,7 +32,8 @@ HOSTILE = {
 @pytest.fixture
 def hostile(tmp_path):
     """A checkpoint whose generation_config.json reshapes the distribution in every way."""
-    model, tokenizer = random_model(attention_dropout=0.4), make_tokenizer()
+    # 80 tokens: top_k = 50, what `generate` takes for None, must show
+    model, tokenizer = random_model(attention_dropout=0.4, vocab_size=80), make_tokenizer()
     model.generation_config = GenerationConfig(**HOSTILE)
     model.save_pretrained(tmp_path / "hostile")
     tokenizer.save_pretrained(tmp_path / "hostile")
@@ -60,7 +61,7 @@ def test_a_hostile_generation_config_does_not_reshape_the_distribution(hostile, 
     torch.manual_seed(0)
     new = sample(model, PROMPTS * 4, [9] * 16, 0.7, stop_ids(model, tokenizer))
     for scores, logits in zip(calls[0].scores, calls[0].logits, strict=True):
-        assert scores.shape[1] == VOCAB
+        assert scores.shape[1] == 80
         torch.testing.assert_close(scores * 0.7, logits, rtol=1e-5, atol=1e-5)
     assert max(map(len, new)) == 9  # max_length: 4 did not get through either
 
@@ -114,11 +115,29 @@ def test_token_logps_by_hand():
     assert seen["logits_to_keep"] == 4 and seen["position_ids"].tolist() == [[0, 1, 2, 3]]
 
 
-def test_a_padded_row_scores_like_the_unpadded_one(model):
+def gpt2(tmp_path):
+    # Positions are learnt and absolute, so a shifted row shows; under RoPE, which is relative, it
+    # would not. And its dropouts have other names.
+    config = GPT2Config(
+        vocab_size=24, n_positions=64, n_embd=16, n_layer=2, n_head=2, attn_pdrop=0.4,
+        embd_pdrop=0.4, resid_pdrop=0.4, bos_token_id=1, eos_token_id=1, initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    return load_model(tmp_path, "cpu")[0]
+
+
+@pytest.mark.parametrize("make", [lambda _: random_model(), gpt2])
+def test_a_padded_row_scores_like_the_unpadded_one(make, tmp_path):
     # left padding without position ids from the mask shifts a row's positions
+    model = make(tmp_path).train()
     responses = [[3, 1], [7, 8, 9, 10, 11, 1], [2], [14, 15, 1]]
     together = make_batch(PROMPTS, responses, [0] * 4, [1], "cpu")
+    with torch.no_grad():
+        trained_on, _ = token_logps(model, together, 1.0)  # in train mode: no dropout is left
     logp, entropy = score(model, together, 1.0, micro_batch=4)
+    torch.testing.assert_close(trained_on[together.mask], logp[together.mask], rtol=0, atol=0)
     for i, (prompt, response) in enumerate(zip(PROMPTS, responses, strict=True)):
         # against the model's own logits, with neither padding nor masks
         with torch.no_grad():

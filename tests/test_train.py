@@ -47,7 +47,7 @@ EVAL_KEYS = {
 def model(tmp_path_factory):
     """The folder of a hardly trained base policy."""
     folder = tmp_path_factory.mktemp("model")
-    for part in countdown.warm_up(20, 3):
+    for part in countdown.warm_up(5, 3):
         part.save_pretrained(folder)
     return str(folder)
 
@@ -56,7 +56,7 @@ def model(tmp_path_factory):
 def easy_reward():
     """Such a policy solves nothing, and without rewards no weight would ever move."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "reward", lambda text, row: float(sum(map(ord, text)) % 2))
+        patch.setattr(train, "reward", lambda text, row: sum(map(ord, text)) % 7 / 6)
         yield
 
 
@@ -65,9 +65,9 @@ def lines(path):
 
 
 def rows_of(out, kind):
-    """A run's rows of metrics.jsonl without what the clock alone decides."""
+    """A run's rows of metrics.jsonl, numbers only, without those that the clock decides."""
     return [
-        {k: v for k, v in row.items() if not re.match("seconds|tokens_per_second", k)}
+        {k: v for k, v in row.items() if not re.match("kind|seconds|tokens_per_second", k)}
         for row in lines(out / "metrics.jsonl") if row["kind"] == kind
     ]
 
@@ -162,8 +162,9 @@ def test_a_run_leaves_its_files(model, tmp_path):
         assert (TRAIN_KEYS if row["kind"] == "train" else EVAL_KEYS) <= row.keys()
 
     samples = lines(out / "samples.jsonl")
-    keys = {"prompt", "prefix", "continuation", "reward", "snapshot_step"}
-    assert [row["step"] for row in samples] == [0, 0, 1, 1] and all(keys <= r.keys() for r in samples)
+    assert [row["step"] for row in samples] == [0, 0, 1, 1]
+    for row in samples:
+        assert {"prompt", "prefix", "continuation", "reward", "snapshot_step"} <= row.keys()
     assert [row["snapshot_step"] for row in samples] == [None, None, 0, None]
     assert [row["prefix"] != "" for row in samples] == [False, False, True, False]
 
@@ -242,12 +243,15 @@ def test_the_same_command_gives_the_same_metrics(model, seeded, tmp_path):
     assert lines(tmp_path / "samples.jsonl") == lines(seeded / "samples.jsonl")
 
 
-def test_an_evaluation_changes_nothing(model, seeded, tmp_path):
+@pytest.mark.parametrize("flags, other", [
+    ("--method grpo", "plain"), ("--prefix-min 0.2 --prefix-max 0.3", "seeded")])
+def test_an_evaluation_changes_nothing(model, tmp_path, request, flags, other):
     """How often one looks must not change what one sees."""
-    rows = run(model, tmp_path, f"{MOVING} --prefix-min 0.2 --prefix-max 0.3 --eval-every 1")
+    other = request.getfixturevalue(other)
+    rows = run(model, tmp_path, f"{MOVING} {flags} --eval-every 1")
     assert [row["step"] for row in rows_of(tmp_path, "eval")] == [0, 1, 2, 3, 4]
-    assert [row["step"] for row in rows_of(seeded, "eval")] == [0, 4]
-    assert rows == rows_of(seeded, "train")
+    assert [row["step"] for row in rows_of(other, "eval")] == [0, 4]
+    assert rows == rows_of(other, "train")
 
 
 # -------------------------------------------------------------------------------- the optimizer
@@ -271,7 +275,8 @@ def test_micro_batches_do_not_change_the_gradient(model, tmp_path, monkeypatch):
         assert one.abs().max() > 1e-3
         torch.testing.assert_close(one, eight, rtol=0, atol=1e-6)
     for one, eight in zip(*rows, strict=True):
-        assert one == pytest.approx(eight, rel=1e-5, abs=1e-5)
+        for key, value in one.items():  # some are None in both
+            assert value == eight[key] or value == pytest.approx(eight[key], abs=1e-5), key
     assert rows[0][1]["snapshot_lag"] == 1
 
 
@@ -345,10 +350,10 @@ def refused(argv, out, capsys, seconds=5):
 @pytest.fixture
 def no_model(monkeypatch):
     """What can be known early is told before minutes of loading."""
-    def load_model(path, device):
-        raise AssertionError("a model was loaded")
+    def open_model(*args):
+        raise AssertionError("a model was opened")
 
-    monkeypatch.setattr(train, "load_model", load_model)
+    monkeypatch.setattr(train, "open_model", open_model)
 
 
 @pytest.mark.parametrize("flags", [
@@ -386,9 +391,9 @@ def test_bad_flags_are_a_line(no_model, tmp_path, capsys, flags):
 
 @pytest.mark.parametrize("flag", ["--eval-problems", "--train-problems"])
 def test_more_problems_than_there_are_is_a_line(no_model, tmp_path, capsys, flag):
-    """A split is finite; to search it without end looks like a crash."""
+    """A split is finite; to search it without end looks like a crash. (It takes a few seconds.)"""
     out = tmp_path / "out"
-    line = refused(["--model", "none", "--out", str(out), flag, "10000000"], out, capsys)
+    line = refused(["--model", "none", "--out", str(out), flag, "10000000"], out, capsys, 30)
     assert "10000000" in line
 
 
@@ -410,12 +415,9 @@ def test_a_place_below_a_file_is_a_line(no_model, tmp_path, capsys):
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_an_unwritable_place_is_a_line(no_model, tmp_path, capsys):
+def test_an_unwritable_place_is_a_line(no_model, capsys):
     """A full or read-only disk is found out before the training, not after."""
-    tmp_path.chmod(0o500)
-    if os.access(tmp_path, os.W_OK):
-        pytest.skip("root may write anywhere")
-    out = tmp_path / "out"
+    out = Path("/sys/none/out")  # where not even root can make a folder
     assert str(out) in refused(["--model", "none", "--out", str(out)], out, capsys)
 
 

@@ -1,0 +1,87 @@
+"""README is part of the program: its commands run, and what it names exists."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import eval as evaluation
+import train
+from tasks import countdown, problems
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.split("&& ")[-1]
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def command(start):
+    return shlex.split(next(line for line in COMMANDS if line.startswith(start)))
+
+
+def test_the_main_command_at_a_tiny_budget(tmp_path):
+    words = command("python train.py")
+    assert words[0] == "python"
+    small = (
+        "--steps 2 --base-steps 2 --prompts-per-step 2 --group-size 4 --minibatches 1 --min-lag 1 "
+        f"--snapshot-every 1 --eval-problems 2 --eval-samples 2 --out {tmp_path / 'run'}"
+    )
+    done = subprocess.run(
+        [sys.executable, *words[1:], *shlex.split(small)], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "THINKING_SEEDS_CACHE": str(tmp_path / "cache")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["method"] == "thinking_seeds"
+    kept = {path.name for path in (tmp_path / "run").iterdir()}
+    for name in ("config.json", "metrics.jsonl", "samples.jsonl", "curves.png", "model"):
+        assert name in kept and f"`{name}" in README
+
+
+def test_the_other_commands_and_flags_exist(tmp_path):
+    evaluation.parse_args(command("python eval.py")[2:])
+    assert command("python -m pytest") == ["python", "-m", "pytest", "-q", "tests"]
+    known = {
+        flag
+        for module in (train, evaluation)
+        for flag in re.findall(r'"(--[a-z-]+)"', Path(module.__file__).read_text())
+    } | set(re.findall(r'"(--[a-z-]+)"', (ROOT / "runs.py").read_text()))
+    named = set(re.findall(r"(?<![\w-])(--[a-z]+(?:-[a-z]+)*)", README))
+    assert named and named <= known, named - known
+
+
+def test_the_map_names_every_file():
+    table = README.split("## The files")[1].split("##")[0]
+    listed = set(re.findall(r"^\| `([\w/.]+)` \|", table, re.MULTILINE))
+    files = [*ROOT.glob("*.py"), *(ROOT / "tasks").glob("*.py")]
+    named = {str(path.relative_to(ROOT)) for path in files if path.name != "__init__.py"}
+    assert listed == named | {"tests/"}
+
+
+def test_the_methods_table_is_complete():
+    table = README.split("## Methods")[1].split("##")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(train.METHODS)
+
+
+def test_the_task_of_your_own_trains(tmp_path, monkeypatch):
+    monkeypatch.setenv("THINKING_SEEDS_CACHE", str(tmp_path / "cache"))
+    module, line = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(module.strip().splitlines()) <= 24  # "twenty lines", its docstring and imports aside
+    reverse = types.ModuleType("reverse")
+    exec(module, reverse.__dict__)
+    monkeypatch.setattr(problems, "TASKS", dict(problems.TASKS))
+    monkeypatch.setattr(train, "TASKS", problems.TASKS)
+    exec(line, {**vars(problems), "reverse": reverse, "countdown": countdown})
+    rows = {split: problems.load_problems("reverse", split, 50, 0) for split in ("train", "test")}
+    assert problems.reward("704", {"task": "reverse", "answer": "704"}) == 1.0
+    assert not {r["prompt"] for r in rows["train"]} & {r["prompt"] for r in rows["test"]}
+    small = "--steps 1 --base-steps 1 --prompts-per-step 2 --group-size 2 --minibatches 1"
+    assert train.main(shlex.split(
+        f"--task reverse {small} --eval-problems 2 --eval-samples 2 --out {tmp_path / 'run'}"
+    )) == 0
