@@ -123,7 +123,7 @@ def reward(response, row):
 def solution_key(response, row):
     """The same for two right responses that differ by the order of the operands of + and * only."""
     steps = parse_chain(response, row["numbers"], row["target"])
-    return str([(op, a, b) if op == "-" else (op, *sorted((a, b))) for a, op, b, _ in steps])
+    return str([(op, *sorted((a, b))) for a, op, b, _ in steps])  # a - b is legal one way only
 
 
 # --------------------------------------------------------------------------- the base policy
@@ -203,6 +203,7 @@ def base_policy(steps, n=3):
         return folder
     home.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=home))
+    unfinished.chmod(0o755)  # mkdtemp's 0700 would lock others out of a shared cache
     try:
         model, tokenizer = warm_up(steps, n)
         model.save_pretrained(unfinished)
