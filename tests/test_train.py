@@ -333,6 +333,29 @@ def test_sequence_mix_takes_whole_trajectories(model, tmp_path):
     assert [row["continuation"] for row in whole] == ["", ""]
 
 
+def test_rewards_are_of_prefix_and_continuation_together(model, tmp_path, monkeypatch):
+    """A continuation alone is the tail of a chain: every seeded row would count as wrong."""
+    seen = []
+    monkeypatch.setattr(train, "reward", lambda text, row: seen.append(text) or 0.5)
+    run(model, tmp_path / "out", "--steps 2")
+    samples = lines(tmp_path / "out" / "samples.jsonl")
+    assert len(seen) == 2 * 8  # two steps of 2 x 4 rows: each once
+    assert [bool(sample["prefix"]) for sample in samples] == [False, False, True, False]
+    rows = [seen[step * 8 + i] for step in (0, 1) for i in (0, 3)]  # those that are recorded
+    for text, sample in zip(rows, samples, strict=True):
+        assert text == (sample["prefix"] + sample["continuation"]).removesuffix("<eos>")
+
+
+def test_equal_rewards_move_nothing_by_default(model, tmp_path, monkeypatch):
+    """torch's own default, a weight decay of 0.01, would shrink the policy without any signal."""
+    monkeypatch.setattr(train, "reward", lambda text, row: 1.0)
+    run(model, tmp_path / "out", "--steps 2 --learning-rate 1e-2")
+    before, after = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        for folder in (model, tmp_path / "out" / "model"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 # ------------------------------------------------------------------------------------- bad input
 
 
