@@ -42,8 +42,9 @@ def evaluate(
 ):
     """Samples each problem `samples` times; returns the metrics of an evaluation row.
 
-    rows: N problems; cap: response tokens; batch_size: responses per `generate` call; rng_key: see
-    rollout.stream; ks: the k of pass@k, each at most `samples`; write: called with a dict a sample.
+    rows: N problems; cap: response tokens; batch_size: responses per `generate` call (a forward to
+    score them takes an eighth); rng_key: see rollout.stream; ks: the k of pass@k, each at most
+    `samples`; write: called with a dict a sample.
     Right is a reward of 1 or more. Temperature 0 is greedy, and its entropy None.
     """
     stop = stop_ids(model, tokenizer)
@@ -60,7 +61,8 @@ def evaluate(
             responses = sample(model, asked, [cap] * len(chunk), temperature, stop)
             batch = make_batch(asked, responses, [0] * len(chunk), stop, model.device)
             if temperature > 0:
-                entropy_sum += score(model, batch, temperature, batch_size)[1].double().sum().item()
+                _logp, entropy = score(model, batch, temperature, -(-batch_size // 8))
+                entropy_sum += entropy.double().sum().item()
             tokens += batch.lengths.sum().item()
             cut_off += (~batch.ended).sum().item()
             for i, ids in zip(chunk, responses):
@@ -81,8 +83,7 @@ def evaluate(
         metrics[f"pass@{k}_low"], metrics[f"pass@{k}_high"] = bootstrap_interval(values)
     metrics["distinct_correct"] = sum(map(len, solutions)) / len(rows)
     metrics["entropy"] = entropy_sum / tokens if temperature > 0 else None
-    metrics["length"] = tokens / len(jobs)
-    metrics["cut_off"] = cut_off / len(jobs)
+    metrics |= {"length": tokens / len(jobs), "cut_off": cut_off / len(jobs)}
     metrics["seconds"] = time.perf_counter() - started
     return metrics
 
