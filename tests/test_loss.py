@@ -208,18 +208,19 @@ def test_kl_term_by_hand_on_the_policys_own_tokens_only():
     assert "kl_ref" not in hand_loss("token")[2]
 
 
-def test_huge_differences_do_not_overflow():
+@pytest.mark.parametrize("log_w", [-200.0, 0.0, 200.0])
+@pytest.mark.parametrize("log_r", [-200.0, 0.1, 200.0])
+def test_huge_differences_do_not_overflow(log_r, log_w):
     # a snapshot may give a token e^-60 of the policy's probability: inf * 0 would be nan
-    for difference in (-200.0, 200.0):
-        old = tokens([-1.0]).float()
-        logp = (old + 0.1).requires_grad_()
-        loss, sums = policy_loss(
-            "thinking_seeds", logp, old, old - difference, torch.tensor([[True]]),
-            torch.tensor([[True]]), torch.tensor([-1.0]), torch.tensor([1.0]), CLIP, old,
-        )
-        loss.backward()
-        assert math.isfinite(loss.item()) and math.isfinite(logp.grad.item())
-        assert all(v is None or math.isfinite(v) for v in summarize(sums).values())
+    old = tokens([-1.0]).float()
+    logp = (old + log_r).requires_grad_()
+    loss, sums = policy_loss(
+        "thinking_seeds", logp, old, old - log_w, torch.tensor([[True]]),
+        torch.tensor([[True]]), torch.tensor([-1.0]), torch.tensor([1.0]), CLIP, old,
+    )
+    loss.backward()
+    assert math.isfinite(loss.item()) and math.isfinite(logp.grad.item())
+    assert all(v is None or math.isfinite(v) for v in summarize(sums).values())
 
 
 # ------------------------------------------------------------------- splits, and the metrics
@@ -247,6 +248,13 @@ def test_a_split_into_rows_changes_neither_gradient_nor_metrics(method, reductio
     assert split.keys() == metrics.keys()
     for key, value in metrics.items():
         assert split[key] == (None if value is None else pytest.approx(value, rel=1e-12)), key
+
+
+@pytest.mark.parametrize("ratio, w, capped", [
+    (2.1, 1.0, 1), (1.0, 2.1, 1), (2.1, 2.1, 1), (1.9, 1.9, 0),
+])
+def test_a_token_is_capped_where_w_or_rho_is_above_two(ratio, w, capped):
+    assert gradient("thinking_seeds", ratio, 1.0, True, w)[1]["capped_prefix"] == capped
 
 
 def test_metrics_are_none_where_there_is_nothing_to_average():
