@@ -4,6 +4,8 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+torch.set_num_threads(1)  # for models of this size a second thread is only in the way
+
 
 def random_model(**config):
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""One whole step, against the method written down a second time: a row at a time, a token at a time.
+"""One whole step, against the method written down a second time, row by row, token by token.
 
 The parts have tests of their own; here it is the wiring between them that may be wrong: a flag that
 does not arrive, a row that is rewarded by another row's problem, a snapshot that is taken too late.
