@@ -27,16 +27,16 @@ import random
 import re
 import threading
 import unicodedata
-from fractions import Fraction
 from itertools import product
 
 from mpmath.ctx_mp import MPContext
+from mpmath.rational import mpq  # exact, and at home among mpmath's floating-point numbers
 
 LONGEST = 4_000  # characters of an answer that is more than one number
-DEPTH = 60  # of the parser; two or three frames each
+DEPTH = 40  # of the parser; each is some ten frames of the stack at most
 STEPS = 20_000  # of all evaluations for one verdict together: well below a second
 EXACT_BITS = 100_000  # larger rationals are approximated
-LOW, HIGH = 40, 120  # digits of the two evaluations
+LOW, HIGH = 50, 120  # digits of the two evaluations
 
 
 class _Unreadable(Exception):
@@ -57,7 +57,7 @@ _MARKER = re.compile(r"(?:answer|réponse|respuesta|antwort|答案)[^.\n:=]{0,60
                      r"(?:\b(?:is|are|est|es|ist)\b|[:=：是为])[\s*:]*", re.I)
 _HASHES = re.compile(r"####[ \t]*((?!\d+[.)]\s)[-+$\\(\[.\d][^\n]*)")
 _SENTENCE = re.compile(r"\.(?:\s|$)|[\n。]|\bI hope\b")
-_DOLLARS = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _RUN = re.compile(r"(?:\\[a-zA-Z]+|[-−+*/^(){}\[\]\d.,%!=√π° ]|\\.)+")
 _CHOICE = re.compile(r"(?<![\w'\\])\(?([A-H])\)?(?![\w'])")
 
@@ -69,20 +69,27 @@ def extract_answer(response):
     last number or expression. Nothing behind a stop id counts, nor what was only thought.
     """
     text = _STOP.split(response, maxsplit=1)[0].rpartition("</think>")[2].partition("<think>")[0]
-    boxed, tail = _last_boxed(text), text[-LONGEST:]
+    boxed, tail = _last_boxed(text), text[-LONGEST:].strip()
     if boxed is not None:
         marked = _MARKER.search(boxed[:LONGEST])
         return boxed[marked.end():].rstrip("} ") if marked else boxed
     for marked in reversed([*_MARKER.finditer(tail)]):
         sentence = _SENTENCE.split(tail[marked.end():].strip(), maxsplit=1)[0].strip(" *")
-        if sentence and _readings(sentence):
-            return sentence
         if sentence:
             rest = re.split(r"\b(?:is|are)\b", sentence)[-1]
             runs = [_trimmed(run) for run in _RUN.findall(rest) if re.search(r"\d", run)]
-            return [*runs, *_CHOICE.findall(rest), sentence][0]
-    hashes = _HASHES.findall(tail)
-    return hashes[-1].strip() if hashes else _last_expression(text.strip())
+            return [*[sentence] * _is_math(sentence), *runs, *_CHOICE.findall(rest), sentence][0]
+    hashes, choice = _HASHES.findall(tail), re.match(r"\(?([A-H])[.:)](?:\s|$)", tail)
+    if hashes or choice or len(tail) < 200 and _is_math(tail):
+        return hashes[-1].strip() if hashes else choice[1] if choice else tail
+    found = [(m.end(), -m.start(), m[m.lastindex or 0])
+             for pattern in (_RUN, _FORMULA) for m in pattern.finditer(tail)]
+    found = [each for each in found if re.search(r"\d|\\begin", each[2])]
+    if not found:
+        return ([None] + _CHOICE.findall(tail))[-1]
+    end, start, _ = max(found)  # the 4 of `$x \ge 4$ holds`: then the formula around it
+    around = [each for each in found if each[1] >= start and each[0] >= end]
+    return _trimmed(max(around, key=lambda each: each[1])[2])
 
 
 def _last_boxed(text):
@@ -107,46 +114,30 @@ def _last_boxed(text):
     return ", ".join(content for _, _, content in found) if found else None
 
 
-def _last_expression(text):
-    if len(text) < 200 and _readings(text):
-        return text
-    text = text[-LONGEST:]
-    choice = re.match(r"\(?([A-H])[.:)](?:\s|$)", text)
-    found = [(m.end(), -m.start(), m[m.lastindex or 0])
-             for pattern in (_RUN, _DOLLARS) for m in pattern.finditer(text)]
-    found = [each for each in found if re.search(r"\d|\\begin", each[2])]
-    if choice or not found:
-        return choice[1] if choice else ([None] + _CHOICE.findall(text))[-1]
-    end, start, last = max(found)
-    # `4` of `$x \ge 4$ for` ends within a formula: then the formula it is
-    around = [each for each in found if each[1] >= start and each[0] >= end]
-    return _trimmed(max(around, key=lambda each: each[1])[2])
-
-
 def _trimmed(run):
-    """A run of mathematical characters without the sentence's punctuation and lone brackets."""
-    run = run.strip(" *,;:!=/").rstrip(".")
-    for opening, closing in ("()", "[]", "{}"):
-        if run.count(opening) < run.count(closing):
-            run = run.rstrip(closing + " .,")
-        elif run.count(opening) > run.count(closing):
-            run = run.lstrip(opening + " .,")
-    return run.rpartition("=")[2].strip(" *,;:")
+    """A run of mathematical characters without the punctuation of the sentence around it."""
+    run = run.strip(" *,;:!=/.").rpartition("=")[2].strip(" *,;:")
+    return run if run.count("(") == run.count(")") else run.strip("()., ")
 
 
-# ------------------------------------------------------------------------- one thing, written one way
+def _is_math(text):
+    return bool(_readings(text)) and not re.search(r"[a-z]{2} [a-z]+ [a-z]{2}", text)
+
+
+# ------------------------------------------------------------------------ one thing, one way to write it
 
 _SYNONYMS = dict(pair.split(" ") for pair in r"""
 ** ^;\cdot *;\times *;\ast *;\div /;\colon :;\lt <;\gt >;== =;\equiv =;<= \le;\leq \le;\leqslant \le
->= \ge;\geq \ge;\geqslant \ge;!= \ne;\neq \ne;\lbrace \{;\rbrace \};\lvert |;\rvert |;\vert |
-\langle (;\rangle );\dbinom \binom;\tbinom \binom;\dots \ldots;\cdots \ldots;\ln \log;\to \rightarrow
-\varnothing \emptyset;\And ,;− -;– -;× *;· *;⋅ *;÷ /;√ \sqrt;π \pi;∞ \infty;≤ \le;≥ \ge;≠ \ne
-∪ \cup;∈ \in;± \pm;≈ \approx;∅ \emptyset;θ \theta;ℝ \mathbbR;⌊ \lfloor;⌋ \rfloor;⌈ \lceil;⌉ \rceil
-and ,;or ,;percent %;pct %;degrees °;degree °;infinity \infty;inf \infty;pi \pi;sqrt \sqrt;e e
-theta \theta;about \approx;approximately \approx;pmatrix pmatrix
+>= \ge;\geq \ge;\geqslant \ge;!= \ne;\neq \ne;\lbrace \{;\rbrace \};\langle (;\rangle );\dots \ldots
+\dbinom \binom;\tbinom \binom;\cdots \ldots;\ln \log;− -;– -;× *;· *;⋅ *;÷ /;√ \sqrt;π \pi;∞ \infty
+≤ \le;≥ \ge;≠ \ne;∪ \cup;∈ \in;± \pm;≈ \approx;θ \theta;and ,;or ,;percent %;pct %;degrees °
+degree °;infinity \infty;inf \infty;pi \pi;sqrt \sqrt;theta \theta;about \approx;e e;approximately \approx
 """.strip().replace("\n", ";").split(";"))
-_FUNCTIONS = {name: name for name in "sin cos tan cot sec csc sinh cosh tanh log max min gcd lcm".split()}
-_FUNCTIONS |= dict(arcsin="asin", arccos="acos", arctan="atan", lg="log10", ln="log", exp="exp")
+_FUNCTIONS = dict(pair.split(" ") for pair in """
+sin sin;cos cos;tan tan;cot cot;sec sec;csc csc;sinh sinh;cosh cosh;tanh tanh;log log;ln log;exp exp
+arcsin asin;arccos acos;arctan atan;lg log10;abs fabs;floor floor;ceil ceil;max max;min min;gcd gcd;lcm lcm
+! factorial;!! fac2;binom binomial
+""".strip().replace("\n", ";").split(";"))
 _UNITS = set("mm cm km in ft yd mi mg kg lb lbs oz ml hr hrs min sec ms mph kmh pm am sq".split())
 _BASES = "zero one two three four five six seven eight nine ten eleven twelve".split()
 
@@ -157,9 +148,9 @@ def _repeating(match):
 
 
 def _in_base(match):
-    base = match[2] or match[3]
     try:
-        return f" {int(match[1], int(base) if base.isdigit() else _BASES.index(base))} "
+        base = _BASES.index(match[2]) if match[2] in _BASES else int(match[2] or match[3])
+        return f" {int(match[1], base)} "
     except ValueError:  # a digit that the base does not have, or no base
         raise _Unreadable from None
 
@@ -168,13 +159,12 @@ def _words(match):
     r"""Letters, bare or of a \text{}: "quoted" if they are words, else names, or variables."""
     is_text, text = match[1] is not None, (match[1] or match[0]).strip(" ~.,")
     before, parts = match.string[:match.start()], text.split()
-    known = [word.lower() in _SYNONYMS or word.lower() in _FUNCTIONS for word in parts]
-    if all(known) or not is_text and len(parts) > 1 and not any(
-            len(word) > 3 and not names for word, names in zip(parts, known)):
-        if len(parts) > 1:
-            return " ".join(_LETTERS.sub(_words, word) for word in parts)
-        plain = text.lower() if len(text) > 1 else text
-        return f" {_SYNONYMS.get(plain, chr(92) + plain)} "
+    known = [word.lower() in _SYNONYMS or word in _FUNCTIONS for word in parts]
+    if len(parts) > 1 and (all(known) or not is_text and not any(
+            len(word) > 3 and not name for word, name in zip(parts, known))):
+        return " ".join(_LETTERS.sub(_words, word) for word in parts)
+    if all(known):
+        return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
     is_word = re.search(r"[^\W\d]{2}", text) if is_text else len(text) > 3 or not text.isascii()
     if re.search(r"[\d)}°] *$", before):  # behind a value: perhaps a unit
         is_word = is_word or text in _UNITS or (is_text or before[-1] == " ") and (
@@ -186,15 +176,24 @@ _LETTERS = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
     r"|(?<![\\A-Za-z])[A-Za-z]+(?: +[A-Za-z]+)*|[^\W\d_A-Za-z°]+")
 _REWRITES = [(re.compile(pattern), new) for pattern, new in (
-    (r"\\\\", ";"),  # the rows of a matrix
+    (r"(?:\\\\|\\cr)\s*(\\end)", r"\1"),
+    (r"\\begin *\{(?:[a-z]*matrix\}|array\} *\{[^{}]*\})", "⟦⟦"),  # a matrix is a tuple of rows
+    (r"\\\\", "⟧,⟦"),
+    (r"\\end *\{[a-z]*\}", "⟧⟧"),
+    (r"&", ","),
     (r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:!])\s*(?=\d{3}(?!\d))", ""),  # thousands, as LaTeX has them
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)", " "),
     (r"\\[,;:!>\s()\[\]$]|\\q?quad\b|\\[bB]igg?[lrm]?(?![a-z])|[$~€£\"`]", " "),
     (r"\\(?:displaystyle|textstyle|limits|boxed|fbox|phantom *-)(?![a-z])", " "),
+    (r"\\mathbb *\{?R\}?|ℝ", r"(-\\infty,\\infty)"),
+    (r"\\emptyset|\\varnothing|∅", r"\\{\\}"),
     (r"(\d*)\.(\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", _repeating),
     (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
-    (r"\\begin *\{(?:[a-z]*matrix\}|array\} *\{[^{}]*\})", "⟦"),
-    (r"\\end *\{[a-z]*\}", "⟧"),
+    (r"\\[lr]?vert|\\mid", "|"),
+    (r"\|([^|]*)\|", r"\\abs(\1)"),
+    (r"(?:\\l|⌊)(floor)|⌊", r"\\floor("),
+    (r"\\lceil|⌈", r"\\ceil("),
+    (r"\\r(?:floor|ceil)|⌋|⌉", ")"),
     (r"\^ *\{? *\\circ *\}?|\\degree\b", "°"),
     (r"\^ *\{? *\\prime *\}?", "'"),
     (r"\\%", "%"),
@@ -204,6 +203,7 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\[dtc]frac", r"\\frac"),
     (r"\\frac *(\d)", r"\\frac{\1}"),
     (r"(\\frac *\{[^{}]*\}) *(\d)", r"\1{\2}"),
+    (r"\\sqrt *\[([^\[\]]+)\]", r"\\root{\1}"),
     (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\})", r"(\1+\2)"),  # mixed numbers
     (r"(?<![\^_.\d])(\d+) +(\d+ */ *\d+)(?!\d)", r"(\1+\2)"),
     (_LETTERS, _words),
@@ -217,7 +217,7 @@ _TOKEN = re.compile(
 
 
 def _rewritten(text, merge=True):
-    """The text in the plainest writing. With `merge`, 1,000 and 1 000 are one number, but where
+    """The text in its plainest form. With `merge`, 1,000 and 1 000 are one number, but where
     brackets say that it may be a pair."""
     if len(text) > LONGEST:
         raise _Undecided
@@ -230,11 +230,17 @@ def _rewritten(text, merge=True):
         text = pattern.sub(new, text)
     if merge and not re.search(r"[(\[⟦]|\\\{", text):
         text = re.sub(r"(?<![\d.,])\d{1,3}(?:[, ]\d{3})+(?!\d)", lambda m: re.sub("[, ]", "", m[0]), text)
+    if ";" in text:  # p=5,q=2;p=7,q=2
+        text = "(" + text.replace(";", "),(") + ")"
     exact, approximates, rounded = text.partition(r"\approx")
     if approximates:  # p = 1/3 ≈ 0.33 says 1/3, but p ≈ 0.33 says 0.33
         is_name = re.search(r"(?<!_)(?<!_\{)[\d=]", exact) is None
         text = f"{exact}={rounded}" if is_name and exact.strip() else rounded if is_name else exact
-    return text.strip(" ,;.=")
+    if r"\pm" in text or r"\mp" in text:  # both signs, one behind the other
+        upper, lower = (re.sub(r"\\[pm]+(?![a-z])", lambda m: signs[m[0]], text) for signs in (
+            {r"\pm": "+", r"\mp": "-"}, {r"\pm": "-", r"\mp": "+"}))
+        text = f"{upper},{lower}"
+    return text.strip(" ,.=")
 
 
 def _tokens(text):
@@ -244,220 +250,175 @@ def _tokens(text):
 
 # ------------------------------------------------------------------------------------------- parser
 #
-# The tree: ("num", Fraction, decimal places), ("sym", name), ("word", text), ("+", terms),
+# The tree: ("num", rational, decimal places), ("sym", name), ("word", text), ("+", terms),
 # ("*", factors), ("inv", x), ("^", base, exponent), ("fn", name, arguments), ("%" or "°", x), and
-# around them ("rel", signs, terms), ("set", items), ("union", parts), ("matrix", rows), and
-# ("group", open, close, items) for tuples, intervals, and ratios of more than two.
+# around them ("rel", signs, terms, whether it starts with a name), ("set", items), and
+# ("group", open, close, items) for tuples, intervals, matrices, and ratios of more than two.
 
 _RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\ne", r"\in")
-_LEVELS = {";": 1, ",": 2, **dict.fromkeys(_RELATIONS, 3), r"\cup": 4, ":": 5, "+": 6, "-": 6,
-           "*": 7, "/": 7, "!": 8, "%": 8, "°": 8, "^": 9}
-_LISTS = {";": "rows", ",": "list", r"\cup": "union", ":": "ratio"}
-_ARGUMENT = 7.5  # \sin 2x: juxtaposed factors belong to the argument, what follows a * does not
-_CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
-_INFINITY = ("sym", r"\infty")
-_CONSTANTS = (r"\pi", "e", "i")
-
-
-def _number(value):
-    return ("num", Fraction(value), 0)
+_SIGNS = {",": 1, **dict.fromkeys(_RELATIONS, 2), r"\cup": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
+_TURNED = {">": "<", r"\ge": r"\le", "<": ">", r"\le": r"\ge"}
+_CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
+_ARGUMENTS = {r"\frac": 2, r"\binom": 2, r"\root": 2, r"\sqrt": 1}
+_ONE, _HALF = ("num", mpq(1), 0), ("num", mpq(1, 2), 0)
+_INFINITY, _CONSTANTS = ("sym", r"\infty"), (r"\pi", "e", "i")
+# the left side of an equation that only names what is asked for: x, f(2), AB, \frac{NO}{BO}, (x,y)
+_NAME = re.compile(r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:,|'\s]|\"\w*\")+")
 
 
 def _negative(node):
-    if node[0] == "num":
-        return ("num", -node[1], node[2])
-    return (node[0], _negative(node[1])) if node[0] in ("%", "°") else _join("*", _number(-1), node)
+    if node[0] in ("%", "°"):
+        return (node[0], _negative(node[1]))
+    return ("num", -node[1], node[2]) if node[0] == "num" else _joined("*", (("num", mpq(-1), 0), node))
 
 
-def _join(kind, a, b):
-    """a + b or a * b, flat, so that a long sum is no deep tree; of matrices, entry by entry."""
-    if b[0] == "matrix" and kind == "*":
-        a, b = b, a
-    if a[0] == "matrix":
-        others = b[1] if b[0] == "matrix" else [[b] * len(row) for row in a[1]]
-        if (b[0] == "matrix") != (kind == "+") or [*map(len, a[1])] != [*map(len, others)]:
-            raise _Unreadable
-        rows = (zip(*pair) for pair in zip(a[1], others))
-        return ("matrix", tuple(tuple(_join(kind, *pair) for pair in row) for row in rows))
-    return (kind, (a[1] if a[0] == kind else (a,)) + (b,))
+def _joined(kind, parts):
+    """A sum or a product; of matrices, entry by entry."""
+    matrices = [part[3] for part in parts if part[:2] == ("group", "⟦")]
+    if len(parts) == 1 or not matrices:
+        return (kind, tuple(parts)) if len(parts) > 1 else parts[0]
+    if len({*map(len, matrices)}) > 1 or len(matrices) != (len(parts) if kind == "+" else 1):
+        raise _Unreadable
+    entries = zip(*([part] * len(matrices[0]) if part[:2] != ("group", "⟦") else part[3] for part in parts))
+    return ("group", "⟦", "⟧", tuple(_joined(kind, entry) for entry in entries))
 
 
 class _Parser:
     """Precedence climbing over tokens."""
 
     def __init__(self, tokens):
-        self.tokens, self.at, self.depth, self.bars = [*tokens, ""], 0, 0, False
+        self.tokens, self.at, self.depth = [*tokens, ""], 0, 0
 
-    def peek(self):
-        return self.tokens[self.at]
-
-    def next(self, *expected):
-        token = self.tokens[self.at]
-        if not token or expected and token not in expected:
-            raise _Unreadable
+    def next(self):
         self.at += 1
-        return token
+        if self.at == len(self.tokens):
+            raise _Unreadable
+        return self.tokens[self.at - 1]
 
     def take(self, token):
-        return self.peek() == token and self.next()
+        return self.tokens[self.at] == token and self.next()
 
     def whole(self):
         node = self.expression()
-        if self.peek():
+        if self.tokens[self.at]:
             raise _Unreadable
-        if node[0] == "rows":  # p=5,q=2;p=7,q=2
-            items = (("group", "(", ")", part[1]) if part[0] == "list" else part for part in node[1])
-            return ("set", tuple(items))
         return ("set", node[1]) if node[0] == "list" else node
 
-    def expression(self, level=0):
-        self.depth += 1
-        if self.depth > DEPTH:
-            raise _Undecided
-        sign = 1
-        while self.peek() in ("+", "-"):
-            sign = -sign if self.next() == "-" else sign
-        # -2x^2 is -(2 x^2); but the exponent of 2^-x y ends where it would without the sign
-        node = self.primary() if sign > 0 else _negative(self.expression(max(level, _LEVELS["+"])))
-        while True:
-            token, binds = self.peek(), _LEVELS.get(self.peek(), 0)
-            if not binds and self.begins_factor(token):
-                stops = token in "([" or token.partition("_")[0][1:] in _FUNCTIONS
-                binds, token = 8 if level == _ARGUMENT and not stops else 7, "juxtaposed"
-            if binds <= level:
-                self.depth -= 1
-                return node
-            node = self.infix(token, binds, node)
+    def binds(self):
+        """How strongly the next token ties what stands before it and behind it; 0 for not at all."""
+        token = self.tokens[self.at]
+        return _SIGNS.get(token) or 6 * self.begins_factor(token)
 
     def begins_factor(self, token):
         before = self.tokens[self.at - 1]
         if token[:1].isdigit() and before[:1].isdigit() or before[:1] == '"':
             return False
-        return token in _CLOSING or token == "⟦" or token == "|" and not self.bars or (
-            token not in _CLOSING.values() and re.match(r"\\?[A-Za-z]|\d", token))
+        return token in _CLOSING or re.match(r"\\?[A-Za-z]|\d", token) is not None
 
-    def infix(self, token, binds, node):
-        if token != "juxtaposed":
-            self.next()
-        if token in ("%", "°"):
-            return (token, node)
-        if token == "!":
-            return ("fn", "!!" if self.take("!") else "!", (node,))
-        if token == "^":
-            return ("^", node, self.primary() if self.peek() == "{" else self.expression(8))
-        if token == "," and self.peek() in ("", *_CLOSING.values()):
-            return node  # a comma at the end
-        parts, signs = [node, self.expression(binds)], [token]
-        while token in _LISTS and self.take(token) or token in _RELATIONS and self.peek() in _RELATIONS:
-            signs += [self.next()] if token in _RELATIONS else []
-            parts.append(self.expression(binds))
-        if token in _RELATIONS:
-            return ("rel", tuple(signs), tuple(parts))
-        if token == ":" and len(parts) > 2:
+    def expression(self, level=0):
+        start, node = self.at, self.power()
+        while (binds := self.binds()) > level:
+            name, signs, parts = "".join(self.tokens[start:self.at]), [], [node]
+            while self.binds() == binds:
+                signs.append(self.next() if self.tokens[self.at] in _SIGNS else "*")
+                parts.append(self.expression(binds))
+            node = self.tied(signs, parts, _NAME.fullmatch(name) is not None)
+        return node
+
+    def tied(self, signs, parts, is_named):
+        if signs[0] == "," or signs[0] == r"\cup":
+            return ("list" if signs[0] == "," else "set", tuple(parts))
+        if signs[0] in _RELATIONS:
+            if signs[0] in (">", r"\ge"):
+                signs, parts = [_TURNED.get(sign, sign) for sign in reversed(signs)], parts[::-1]
+            return ("rel", tuple(signs), tuple(parts), is_named)
+        if signs[0] == ":" and len(parts) > 2:
             return ("group", ":", ":", tuple(parts))
-        if token in _LISTS and token != ":":
-            return (_LISTS[token], tuple(parts))
-        right = _negative(parts[1]) if token == "-" else parts[1]
-        return _join("+" if binds == 6 else "*", node, ("inv", right) if token in "/:" else right)
+        parts = [_negative(part) if sign == "-" else ("inv", part) if sign in "/:" else part
+                 for sign, part in zip(["*", *signs], parts)]
+        return _joined("+" if signs[0] in "+-" else "*", parts)
+
+    def power(self):
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise _Undecided
+        sign = 1
+        while self.tokens[self.at] in ("+", "-"):
+            sign = -sign if self.next() == "-" else sign
+        node = self.primary()
+        while self.tokens[self.at] in ("!", "%", "°"):
+            mark = self.next()
+            node = (mark, node) if mark != "!" else ("fn", "!!" if self.take("!") else "!", (node,))
+        node = ("^", node, self.power()) if self.take("^") else node
+        self.depth -= 1
+        return node if sign > 0 else _negative(node)
 
     def primary(self):
         token = self.next()
+        name, _, index = token.partition("_")
         if token in _CLOSING:
             return self.group(token)
         if token[0].isdigit() or token[0] == "." and len(token) > 1:
-            try:
-                return ("num", Fraction(token), len(token.partition(".")[2]))
-            except ValueError:  # more digits than int() takes
-                raise _Undecided from None
-        if token[0] == '"':
-            return ("word", token[1:-1])
-        if token == "⟦":
-            rows = [[self.expression(2)]]
-            while (mark := self.next("&", ";", "⟧")) != "⟧" and not self.take("⟧"):
-                rows += [[]] if mark == ";" else []
-                rows[-1].append(self.expression(2))
-            return ("matrix", tuple(map(tuple, rows)))
-        if token == "|" and not self.bars:
-            self.bars = True
-            node = self.expression(2)
-            self.bars = False
-            self.next("|")
-            return ("fn", "abs", (node,))
-        if not re.match(r"\\?[A-Za-z]", token) or token in _LEVELS or token in _CLOSING.values():
+            whole, _, decimals = token.partition(".")
+            if len(token) > LONGEST:
+                raise _Undecided
+            return ("num", mpq(int(whole + decimals), 10 ** len(decimals)), len(decimals))
+        if name in _ARGUMENTS:
+            args = tuple(self.primary() for _ in range(_ARGUMENTS[name]))
+            if name == r"\binom":
+                return ("fn", "binom", args)
+            return ("*", (args[0], ("inv", args[1]))) if name == r"\frac" else (
+                "^", args[-1], ("inv", args[0]) if name == r"\root" else _HALF)
+        if name[0] == "\\" and name[1:] in _FUNCTIONS:
+            return self.function(name[1:], index)
+        if not re.match(r"\\?[A-Za-z]|\"", token) or token in _SIGNS:
             raise _Unreadable
-        return self.named(token)
+        return ("word", token[1:-1]) if token[0] == '"' else ("sym", re.sub("[{}]", "", token))
 
     def group(self, opening):
-        bars, self.bars = self.bars, False
         if opening == r"\{" and self.take(r"\}"):
             return ("set", ())
         node = self.expression()
-        items, closing = node[1] if node[0] == "list" else (node,), self.next(*_CLOSING.values())
-        self.bars = bars
-        if opening in "([" and closing in ")]" and len(items) > 1:
-            if opening == "[" and all(item[:3] == ("group", "[", "]") for item in items):
-                return ("matrix", tuple(item[3] for item in items))
-            return ("group", opening, closing, items)
+        items, closing = node[1] if node[0] == "list" else (node,), self.next()
+        if opening == "⟦" == closing.replace("⟧", "⟦") or opening in "([" and closing in ")]" and (
+                len(items) > 1):
+            is_matrix = opening == "[" and all(item[:2] == ("group", "[") for item in items)
+            if is_matrix:
+                items = tuple(("group", "⟦", "⟧", item[3]) for item in items)
+            return ("group", "⟦", "⟧", items) if is_matrix else ("group", opening, closing, items)
         if closing != _CLOSING[opening]:
             raise _Unreadable
-        if opening == r"\{" or len(items) > 1:
-            return ("set", items)
-        rounding = {r"\lfloor": "floor", r"\lceil": "ceil"}.get(opening)
-        return ("fn", rounding, items) if rounding else node
+        return ("set", items) if opening == r"\{" or len(items) > 1 else node
 
-    def named(self, token):
-        name, _, index = token.partition("_")
-        if name in (r"\frac", r"\binom"):
-            a, b = self.primary(), self.primary()
-            return ("fn", "binom", (a, b)) if name == r"\binom" else _join("*", a, ("inv", b))
-        if name == r"\sqrt":
-            degree = self.expression(2) if self.take("[") and self.peek() != "]" else _number(2)
-            return ("^", self.primary() if degree == _number(2) or self.next("]") else None, ("inv", degree))
-        if name[0] != "\\" or name[1:] not in _FUNCTIONS:
-            special = {r"\emptyset": ("set", ()), r"\mathbbR": _interval(_negative(_INFINITY), _INFINITY)}
-            return special.get(name, ("sym", re.sub("[{}]", "", token)))
-        name, exponent = name[1:], None
-        if self.take("^"):
-            exponent = self.primary() if self.peek() == "{" else self.expression(8)
-        node = self.primary() if self.peek() in ("(", "{", "[") else self.expression(_ARGUMENT)
-        if exponent == _number(-1):
+    def function(self, name, index):
+        exponent = self.power() if self.take("^") else None
+        if self.tokens[self.at] in ("(", "{", "["):
+            argument = self.primary()
+        else:  # \sin 2x \cos y: the argument is 2x
+            factors = [self.power()]
+            while (token := self.tokens[self.at]) not in _SIGNS and self.begins_factor(token) and (
+                    token not in ("(", "[") and token.partition("_")[0][1:] not in _FUNCTIONS):
+                factors.append(self.power())
+            argument = _joined("*", factors)
+        if exponent == ("num", mpq(-1), 0):
             name, exponent = "arc" + name, None
-        if name == "exp":
-            node = ("^", ("sym", "e"), node)
-        else:
-            node = ("fn", name, node[-1] if node[0] in ("group", "set") else (node,))
+        node = ("fn", name, argument[-1] if argument[0] in ("group", "set") else (argument,))
         if index and name == "log":
-            node = _join("*", node, ("inv", ("fn", name, (_Parser(_tokens(index)).whole(),))))
+            node = ("*", (node, ("inv", ("fn", name, (_Parser(_tokens(index)).whole(),)))))
         return ("^", node, exponent) if exponent else node
-
-
-def _interval(low, high, opening="(", closing=")"):
-    return ("group", opening, closing, (low, high))
-
-
-def _parse(text, merge=True):
-    """The tree of a text. A plus-minus makes a set of what it is with either sign."""
-    tokens = _tokens(_rewritten(text, merge))
-    if r"\pm" not in tokens and r"\mp" not in tokens:
-        return _Parser(tokens).whole()
-    both = ({r"\pm": "+", r"\mp": "-"}, {r"\pm": "-", r"\mp": "+"})
-    trees = [_Parser([signs.get(token, token) for token in tokens]).whole() for signs in both]
-    return ("set", sum((tree[1] if tree[0] == "set" else (tree,) for tree in trees), ()))
 
 
 def _readings(text):
     """The trees that the text may stand for; none if it is not mathematics."""
-    found = []
-    texts = [(text, True), (text, False)]
+    found, texts = [], [(text, True), (text, False)]
     if re.fullmatch(r"\s*[-+]?(?:\d+,(?:\d\d|\d{4,})|0,\d+)\s*", text):
         texts.append((text.replace(",", "."), True))  # a decimal comma, perhaps
     for each, merge in texts:
         try:
-            tree = _parse(each, merge)
-        except (_Unreadable, _Undecided, RecursionError):
+            tree = _Parser(_tokens(_rewritten(each, merge))).whole()
+        except (_Unreadable, _Undecided, RecursionError, ValueError):
             continue
-        if tree not in found:
-            found.append(tree)
+        found += [tree] if tree not in found else []
     return found
 
 
@@ -470,7 +431,7 @@ class _Work(threading.local):
     def __init__(self):
         self.low, self.high = MPContext(), MPContext()
         self.low.dps, self.high.dps = LOW, HIGH
-        self.left, self.real = 0, False
+        self.left, self.real, self.undecided = 0, False, False
 
     def spend(self, steps):
         self.left -= steps
@@ -479,152 +440,108 @@ class _Work(threading.local):
 
 
 _work = _Work()
-# mpmath keeps pi and its like for all threads together, and is not safe while it needs more digits.
+# mpmath keeps pi and its like for all threads together, which is not safe when more digits are due.
 _all_digits = MPContext()
 _all_digits.dps = 8 * HIGH
 _KEPT = [+getattr(_all_digits, name) for name in ("pi", "e", "ln2", "ln10", "degree")]
+_ON_INTEGERS = {"abs": abs, "max": max, "min": min, "gcd": math.gcd, "lcm": math.lcm, "binom": math.comb,
+                "!": math.factorial, "!!": lambda n: math.prod(range(n, 0, -2))}
 
 
 def _bits(x):
-    return x.numerator.bit_length() + x.denominator.bit_length()
-
-
-def _inexact(x, mp):
-    return mp.mpf(x.numerator) / x.denominator if isinstance(x, Fraction) else x
+    return sum(part.bit_length() for part in x._mpq_) if isinstance(x, mpq) else 0
 
 
 def _value(node, at, mp):
-    """The node's value at a point {name: Fraction}: a Fraction if that is possible, else mpmath's."""
+    """The node's value at a point {name: rational}: a rational if that is possible, else mpmath's."""
     kind = node[0]
     _work.spend(1)
     if kind == "num":
         return node[1]
     if kind == "sym":
-        return +{r"\pi": mp.pi, "e": mp.e, "i": mp.j}.get(node[1], at.get(node[1]))
+        return at[node[1]] if node[1] in at else +{r"\pi": mp.pi, "e": mp.e, "i": mp.j}[node[1]]
     if kind in ("+", "*"):
         total = _value(node[1][0], at, mp)
         for part in node[1][1:]:
-            total = _combined(kind, total, _value(part, at, mp), mp)
+            x = _value(part, at, mp)
+            both = total + x if kind == "+" else total * x
+            if kind == "+" and x and total and both in (x, total):
+                raise _Undecided  # one of them is lost in the digits of the other
+            _work.spend(_bits(both) // 500)
+            total = both if _bits(both) <= EXACT_BITS else mp.convert(both)
         return total
-    if kind == "fn":
-        return _function(node[1], [_value(x, at, mp) for x in node[2]], mp)
-    if kind not in ("inv", "^", "%", "°"):
-        raise _Undecided
-    x = _value(node[1], at, mp)
     if kind in ("%", "°"):
-        return _combined("*", x, Fraction(1, 100) if kind == "%" else +mp.degree, mp)
-    return _power(x, Fraction(-1) if kind == "inv" else _value(node[2], at, mp), mp)
-
-
-def _combined(kind, a, b, mp):
-    if isinstance(a, Fraction) and isinstance(b, Fraction):
-        _work.spend((_bits(a) + _bits(b)) // 500)
-        result = a + b if kind == "+" else a * b
-        return result if _bits(result) <= EXACT_BITS else _inexact(result, mp)
-    a, b = _inexact(a, mp), _inexact(b, mp)
-    if kind == "*":
-        return a * b
-    if mp is _work.high and a and b and a + b in (a, b):
-        raise _Undecided  # one of them is lost in the digits of the other
-    return a + b
+        return _value(node[1], at, mp) * (mpq(1, 100) if kind == "%" else +mp.degree)
+    if kind in ("inv", "^"):
+        return _power(_value(node[1], at, mp), mpq(-1) if kind == "inv" else _value(node[2], at, mp), mp)
+    if kind != "fn":
+        raise _Undecided
+    return _function(node[1], [_value(x, at, mp) for x in node[2]], mp)
 
 
 def _power(a, b, mp):
-    exact = isinstance(b, Fraction)
-    if exact and isinstance(a, Fraction) and b.denominator == 1 and a:
-        bits = abs(b.numerator) * _bits(a)
-        if bits <= EXACT_BITS:
-            _work.spend(bits // 500)
-            return a**b.numerator
-    if not a:
-        if not exact or b <= 0:
+    exact = isinstance(b, mpq)
+    p, q = b._mpq_ if exact else (0, 0)
+    if not a and not (exact and p > 0):
+        raise _Undecided
+    if q == 1 and isinstance(a, mpq) and abs(p) * _bits(a) <= EXACT_BITS:
+        _work.spend(abs(p) * _bits(a) // 500)
+        return a**p
+    if q != 1 and isinstance(a, (mpq, mp.mpf)) and a < 0:
+        if q % 2:  # the real root: (-8)^(1/3) is -2
+            return _power(-a, b, mp) * (-1) ** (p % 2)
+        if _work.real:
             raise _Undecided
-        return Fraction(0)
-    is_negative = isinstance(a, (Fraction, mp.mpf)) and a < 0
-    if exact and b.denominator > 1:
-        if is_negative and b.denominator % 2:  # the real root: (-8)^(1/3) is -2
-            return _combined("*", _power(-a, b, mp), Fraction((-1) ** (b.numerator % 2)), mp)
-        if isinstance(a, Fraction) and not is_negative and _bits(a) < 300:
-            high = _work.high
-            parts = [int(high.nint(high.root(x, b.denominator))) for x in (a.numerator, a.denominator)]
-            root = Fraction(*parts)
-            if b.denominator < 100 and root**b.denominator == a:
-                return _power(root, Fraction(b.numerator), mp)
-    if is_negative and _work.real and not (exact and b.denominator == 1):
+    if a and mp.mag(b) + math.log2(abs(int(mp.mag(a))) + 1) > 64:
         raise _Undecided
-    a, exponent = _inexact(a, mp), _inexact(b, mp)
-    if mp.mag(exponent) + math.log2(abs(int(mp.mag(a))) + 1) > 64:
-        raise _Undecided
-    return mp.power(a, exponent)
-
-
-_EXACT = {"abs": abs, "floor": math.floor, "ceil": math.ceil, "max": max, "min": min}
+    return mp.power(a, p if q == 1 else b)
 
 
 def _function(name, args, mp):
     _work.spend(20)
-    whole = all(isinstance(x, Fraction) and x.denominator == 1 for x in args)
-    if name in _EXACT and all(isinstance(x, Fraction) for x in args):
-        return Fraction(_EXACT[name](*args))
-    if whole and name in ("!", "!!", "gcd", "lcm", "binom") and all(0 <= x <= 2000 for x in args):
-        numbers = [x.numerator for x in args]
-        if name == "!!":
-            return Fraction(math.prod(range(numbers[0], 0, -2)))
-        exact = {"!": math.factorial, "gcd": math.gcd, "lcm": math.lcm, "binom": math.comb}
-        return Fraction(exact[name](*numbers))
-    args = [_inexact(x, mp) for x in args]
-    largest = max(mp.mag(x) for x in args)
-    if name == "log" and args[0] and not (_work.real and not mp.im(args[0]) and mp.re(args[0]) < 0):
-        return mp.log(args[0])
-    if largest > 300 or name in ("log", "!!", "gcd", "lcm") or name in ("!", "binom") and largest > 50:
+    if name in _ON_INTEGERS and all(_bits(x) < 15 and x._mpq_[1] == 1 for x in args if isinstance(x, mpq)):
+        if all(isinstance(x, mpq) for x in args):
+            return mpq(_ON_INTEGERS[name](*(x._mpq_[0] for x in args)))
+    if any(mp.mag(x) > (60 if name in ("!", "binom") else 300) for x in args) and name != "log" or (
+            name == "log" and _work.real and not mp.im(args[0]) and mp.re(args[0]) <= 0):
         raise _Undecided
-    if name == "!":
-        return mp.gamma(args[0] + 1)
     if name in ("floor", "ceil"):  # log_2 8 may come out below 3
-        nudge = mp.mpf(10) ** (10 - mp.dps)
-        return mp.floor(args[0] + nudge) if name == "floor" else mp.ceil(args[0] - nudge)
-    if name in ("abs", "max", "min"):
-        return _EXACT[name](*args)
-    return mp.binomial(*args) if name == "binom" else getattr(mp, _FUNCTIONS[name])(*args)
+        args[0] += mp.mpf(10) ** (10 - mp.dps) * (1 if name == "floor" else -1)
+    return getattr(mp, _FUNCTIONS[name])(*args)
 
 
-def _agree(a, b, at):
-    """Whether two trees have the same value at a point.
+def _equal_values(a, b, others=0, within=0):
+    """Whether two trees have the same value, at several points if there are variables; `within` is
+    added to the tolerance, and with `others` the points of b are others than those of a.
 
-    Twice: a difference that is only rounding shrinks with the precision, a real one stays.
+    A difference that is only rounding shrinks with the precision, a real one stays.
     """
-    _work.real = bool(at)
-    differences, scale = [], 0
-    for mp in (_work.low, _work.high):
+    names, agreed = _symbols(a) | _symbols(b), 0
+    for trial in range(len(_RANGES) if names else 1):
+        points = [{name: _coordinate(name, trial + shift) for name in names} for shift in (0, others)]
+        _work.real, differences = bool(names), []
         try:
-            x, y = _value(a, at, mp), _value(b, at, mp)
-        except (ArithmeticError, ValueError, TypeError, AttributeError, mp.NoConvergence):
-            raise _Undecided from None
-        if isinstance(x, Fraction) and isinstance(y, Fraction):
-            return x == y
-        x, y = _inexact(x, mp), _inexact(y, mp)
-        differences.append(abs(x - y))
-        scale = max(abs(x), abs(y), differences[0] * mp.mpf(10) ** LOW)
-    return bool(differences[1] <= scale * _work.high.mpf(10) ** (30 - HIGH))
+            for mp in (_work.low, _work.high):
+                x, y = _value(a, points[0], mp), _value(b, points[1], mp)
+                differences.append(abs(mp.convert(x - y)))
+                scale = max(abs(mp.convert(x)), abs(mp.convert(y)), differences[0] * mp.mpf(10) ** LOW)
+            exact = isinstance(x, mpq) and isinstance(y, mpq) and not within
+            if x != y if exact else not differences[1] <= scale * mp.mpf(10) ** (30 - HIGH) + within:
+                return False
+            agreed += 1
+        except (_Undecided, ArithmeticError, ValueError, TypeError, KeyError, mp.NoConvergence):
+            continue  # undefined, too large, or not real, at this point
+    if agreed < min(3, len(names) * 3 or 1):
+        _work.undecided = True
+    return agreed >= (3 if names else 1)
 
 
 _RANGES = [(0, 1), (1, 3), (-2, 0), (0, 1), (2, 9), (1, 3), (-9, -2), (9, 40), (0, 1), (2, 9)]
 
 
-def _equal_values(a, b):
-    """True, False or None. Without a variable there is one point, with no coordinates."""
-    names = _symbols(a) | _symbols(b)
-    agreed = 0
-    for trial, (low, high) in enumerate(_RANGES if names else [(0, 0)]):
-        at = {name: Fraction(random.Random(f"{name} {trial}").randrange(97 * low + 1, 97 * high), 97)
-              for name in names}
-        try:
-            if not _agree(a, b, at):
-                return False
-            agreed += 1
-        except _Undecided:
-            continue  # undefined, or not real, at this point
-    return True if agreed >= (3 if names else 1) else None
+def _coordinate(name, trial):
+    low, high = _RANGES[trial % len(_RANGES)]
+    return mpq(random.Random(f"{name} {trial}").randrange(97 * low + 1, 97 * high), 97)
 
 
 def _symbols(node):
@@ -633,7 +550,7 @@ def _symbols(node):
     return set().union(*(_symbols(part) for part in node if isinstance(part, tuple)))
 
 
-# ---------------------------------------------------------------------------------------- verdicts
+# ----------------------------------------------------------------------------------------- verdicts
 
 
 def verdict(response, answer):
@@ -641,21 +558,19 @@ def verdict(response, answer):
     found = extract_answer(response)
     if found is None:
         return False
-    _work.left = STEPS
     numbers = _digits(found), _digits(answer)
     if None not in numbers:
         return numbers[0] == numbers[1]
-    try:
-        spelled = _spelling(found), _spelling(answer)
-        if spelled[0] == spelled[1] and spelled[0]:
+    spelled = _spelling(found), _spelling(answer)
+    for text, letter in zip((found, answer), reversed(spelled)):  # (B) 12 is B
+        choice = re.match(r"\W*(?:text\w*\W*)?([A-Z])\s*[).:}]", text)
+        if letter and (letter in spelled[:1] == spelled[1:] or choice and choice[1] == letter):
             return True
-        for text, letter in zip((found, answer), reversed(spelled)):  # (B) 12 is B
-            choice = re.match(r"\W*(?:text\w*\W*)?([A-Z])\s*[).:}]", text)
-            if choice and choice[1] == letter:
-                return True
+    _work.left, _work.undecided = STEPS, max(len(found), len(answer)) > LONGEST
+    try:
         pairs = product(_readings(found), _readings(answer))
-        return _any(_same(a, b) for a, b in pairs)
-    except (_Undecided, RecursionError):
+        return any(_same(a, b) for a, b in pairs) or (None if _work.undecided else False)
+    except RecursionError:
         return None
 
 
@@ -666,9 +581,9 @@ def is_correct(response, answer):
 
 def is_readable(answer):
     """Whether a gold answer is in order: its brackets are balanced, its $ come in pairs."""
-    text = re.sub(r"\\[{}]", "", answer)
+    text = re.sub(r"\\[{}]", "", answer).strip()
     return bool(text.strip(" $")) and text.count("{") == text.count("}") and (
-        text.count("$") % 2 == 0 and re.search(r"\$\s+\$", text.strip()) is None)
+        text.count("$") % 2 == 0 and re.search(r"\$\s+\$", text) is None)
 
 
 def _digits(text):
@@ -677,150 +592,82 @@ def _digits(text):
         r"[\s$]*([-+−]?)(\d{1,3}(?:(?:,\\!\s*|\{,\}|,)\d{3})+|\d*)(?:\.(\d*))?[\s$.]*", text)
     if match is None or not match[2] and not match[3]:
         return None
-    whole = re.sub(r"\D", "", match[2]).lstrip("0")
-    decimals = (match[3] or "").rstrip("0")
+    whole, decimals = re.sub(r"\D", "", match[2]).lstrip("0"), (match[3] or "").rstrip("0")
     return match[1] in ("-", "−") and bool(whole or decimals), whole, decimals
 
 
 def _spelling(text):
     try:
         spelled = "".join(token.strip('"') for token in _tokens(_rewritten(text)))
-    except (_Unreadable, _Undecided):
+    except (_Unreadable, _Undecided, RecursionError):
         spelled = re.sub(r"[\s$]", "", text)
     return spelled.lower() if len(spelled) > 2 else spelled
 
 
-def _any(results):
-    seen = [*results]
-    return True if True in seen else None if None in seen else False
-
-
-def _all(results):
-    seen = [*results]
-    return False if False in seen else None if None in seen else True
-
-
 def _same(a, b):
-    """Whether two trees are the same answer: True, False or None."""
+    """Whether two trees are the same answer."""
     if a[0] == b[0] == "rel" and a != b:
         return _same_relation(a, b)
-    a, b = _answer(a), _answer(b)
+    a, b = _said(a), _said(b)
     kinds = {a[0], b[0]}
-    if a == b:
-        return True
-    if "set" in kinds:
-        return len(kinds) == 1 and _all(
-            _any(_same(x, y) for y in others[1]) for some, others in ((a, b), (b, a)) for x in some[1])
-    if kinds == {"matrix", "group"}:  # a vector, written either way
-        a, b = (("group", "(", ")", sum(x[1], ())) if x[0] == "matrix" and (
-            1 in (len(x[1]), len(x[1][0]))) else x for x in (a, b))
-    if a[0] == b[0] == "group":
-        return len(a[3]) == len(b[3]) and (a[1:3] == b[1:3] or len(a[3]) > 2) and _all(
+    if a == b or a[0] == b[0] == "set":
+        return a == b or all(
+            any(_same(x, y) for y in d[1]) for c, d in ((a, b), (b, a)) for x in c[1])
+    if kinds == {"group"}:
+        if (a[1] == "⟦") != (b[1] == "⟦"):  # a vector is a matrix of one column, or a tuple
+            a, b = (("group", "(", ")", sum((row[3] for row in x[3]), ())) if x[1] == "⟦" and all(
+                len(row[3]) == 1 for row in x[3]) else x for x in (a, b))
+        return len(a[3]) == len(b[3]) and (a[1:3] == b[1:3] or len(a[3]) > 2) and all(
             map(_same, a[3], b[3]))
-    if a[0] == b[0] == "matrix":
-        return [*map(len, a[1])] == [*map(len, b[1])] and _all(map(_same, sum(a[1], ()), sum(b[1], ())))
-    if kinds & {"group", "matrix", "rel", "word"}:
+    if kinds & {"group", "set", "rel", "word"}:
         return False
     if a[0] == b[0] and a[0] in ("%", "°"):
         return _equal_values(a[1], b[1])
+    for x, y in ((a, b), (b, a)):  # a long decimal rounds what is not a decimal
+        if x[0] == "num" != y[0] and x[2] and abs(x[1]) * 10 ** x[2] >= 10**8 and not _symbols(y):
+            return _equal_values(x, y, within=mpq(1, 2 * 10 ** x[2]))
     # 25% may be 25 or 25/100, which is what its node evaluates to; the same with degrees
     meant = [(x, x[1]) if x[0] in ("%", "°") else (x,) for x in (a, b)]
-    return _any([_equal_values(x, y) for x, y in product(*meant)] + [_rounds(a, b), _rounds(b, a)])
+    return any(_equal_values(x, y) for x, y in product(*meant))
 
 
-def _rounds(decimal, exact):
-    """Whether `decimal` is a literal of nine digits or more, and rounds what has no last digit."""
-    if decimal[0] != "num" or not decimal[2] or exact[0] == "num" or _symbols(exact):
-        return False
-    unit = Fraction(1, 10 ** decimal[2])
-    value = _work.high
-    try:
-        value = _value(exact, {}, _work.high)
-    except (_Undecided, ArithmeticError, ValueError, TypeError, AttributeError):
-        return False
-    if abs(decimal[1]) < unit * 10**8 or isinstance(value, Fraction) and (value / unit).denominator == 1:
-        return False
-    off = abs(_inexact(value, _work.high) - _inexact(decimal[1], _work.high))
-    return bool(off <= _inexact(unit, _work.high))
-
-
-def _answer(node):
+def _said(node):
     """What a tree says: of x = 5 the 5, of x > 3 and of unions the intervals, of {5} the 5."""
-    if node[0] in ("set", "union"):
+    if node[0] == "set":
         items = []
         for item in node[1]:
-            said = _answer(item)
-            items += said[1] if said[0] == "set" else (item if item[0] == "rel" and "=" in item[1] else said,)
-        return _answer(items[0]) if len(items) == 1 else ("set", tuple(items))
+            said = _said(item)
+            items += said[1] if said[0] == "set" else (item if "=" in item[1:2] else said,)
+        return _said(items[0]) if len(items) == 1 else ("set", tuple(items))
     if node[0] != "rel":
         return node
-    signs, terms = _oriented(node)
+    _, signs, terms, is_named = node
     if set(signs) <= {"=", r"\in"}:
-        return _answer(terms[-1]) if _is_name(terms[0]) or not _symbols(node) else node
-    at = [i for i, term in enumerate(terms) if term[0] == "sym" and term[1] not in (*_CONSTANTS, r"\infty")]
-    if len(at) != 1 or any(_symbols(t) - {r"\infty"} for t in terms if t != terms[at[0]]):
+        return _said(terms[-1]) if is_named or not _symbols(node) else node
+    at = [i for i, term in enumerate(terms) if term[0] == "sym" and term not in (_INFINITY, ("sym", "e"))]
+    if len(at) != 1 or any(_symbols(term) - {r"\infty"} for term in terms if term != terms[at[0]]):
         return node
-    low, high = _negative(_INFINITY), _INFINITY
+    ends = [_negative(_INFINITY), *terms[:at[0]]][-1], [*terms[at[0] + 1:], _INFINITY][0]
     if signs == (r"\ne",):
-        return ("set", (_interval(low, terms[1 - at[0]]), _interval(terms[1 - at[0]], high)))
-    if not set(signs) <= {"<", r"\le"} or len(terms) > 3 or len(terms) == 3 and at[0] != 1:
-        return node
-    opening = "[" if at[0] and signs[at[0] - 1] == r"\le" else "("
-    closing = "]" if at[0] < len(signs) and signs[at[0]] == r"\le" else ")"
-    low, high = terms[at[0] - 1] if at[0] else low, terms[at[0] + 1] if at[0] < len(signs) else high
-    return _interval(low, high, opening, closing)
-
-
-def _oriented(node):
-    """The signs and terms of a relation, > turned into <."""
-    turned = {">": "<", r"\ge": r"\le"}
-    if node[1][0] not in turned:
-        return node[1:]
-    return tuple(turned.get(sign, sign) for sign in reversed(node[1])), node[2][::-1]
-
-
-def _is_name(node):
-    """Whether it only names what is asked for, as in x = 5, f(2) = 5, AB = 5, (x, y) = (1, 2)."""
-    kind = node[0]
-    if kind == "sym":
-        return node[1] not in (*_CONSTANTS, r"\infty")
-    if kind == "*":
-        anything = node[1][0][0] in ("sym", "^") and node[1][0][1][0] not in "xyzntkm"
-        return _is_name(node[1][0]) and all(anything or _is_name(part) for part in node[1])
-    if kind == "^":
-        return node[2] == _number(-1) and _is_name(node[1])
-    if kind == "inv":
-        return _is_name(node[1])
-    parts = node[2] if kind == "fn" and node[1] != "log" else node[3] if kind == "group" else ()
-    return kind == "word" or bool(parts) and all(map(_is_name, parts))
+        bound = terms[1 - at[0]]
+        return ("set", (("group", "(", ")", (ends[0], bound)), ("group", "(", ")", (bound, ends[1]))))
+    brackets = "[" if r"\le" in signs[:at[0]] else "(", "]" if r"\le" in signs[at[0]:] else ")"
+    return ("group", *brackets, ends) if set(signs) <= {"<", r"\le"} and len(terms) < 4 else node
 
 
 def _same_relation(a, b):
-    said = _answer(a), _answer(b)
-    (signs, terms), (other_signs, other_terms) = _oriented(a), _oriented(b)
-    if signs == other_signs and len(signs) == 1:
-        f, g = (_join("+", x, _negative(y)) if x[0] not in ("group", "set") else x
-                for x, y in (terms, other_terms))
-        if signs != ("=",) and _equal_values(f, g):
+    sides = a[2] + b[2]
+    if a[1] == b[1] and len(a[1]) == 1 and _symbols(a) == _symbols(b):
+        f, g = (("+", (x[2][0], _negative(x[2][1]))) for x in (a, b))
+        # One is a multiple of the other if f / g is constant; the logarithm is undefined for f = 0
+        # and g = 0, and for an inequality if the factor is negative.
+        quotient = ("fn", "log", (("^", ("*", (f, ("inv", g))), ("num", mpq(2 if a[1] == ("=",) else 1), 0)),))
+        if "group" not in (x[0] for x in sides) and _equal_values(quotient, quotient, others=1):
             return True
-        if signs == ("=",) and _symbols(f) == _symbols(g) != set() and _proportional(f, g):
-            return True
-    names = [re.sub(r"_.*", "", each[0][1]) for each in (terms, other_terms) if each[0][0] == "sym"]
-    if signs == other_signs == ("=",) and len({*names}) > 1:
+    names = {re.sub(r"_.*", "", side[1]) for side in sides[::2] if side[0] == "sym"}
+    if a[1] == b[1] == ("=",) and len(names) > 1:
         return False  # y = -1 is not x = -1
+    said = _said(a), _said(b)
     if said != (a, b):
         return said[0] != a and said[1] != b and _same(*said)
-    return signs == other_signs and len(terms) == len(other_terms) and _all(map(_same, terms, other_terms))
-
-
-def _proportional(f, g):
-    """Whether f / g is constant: f(x) g(x') = g(x) f(x') for independent x and x'."""
-    zero = _number(0)
-    return _equal_values(f, zero) is _equal_values(g, zero) is False and _equal_values(
-        _join("*", f, _elsewhere(g)), _join("*", g, _elsewhere(f)))
-
-
-def _elsewhere(node):
-    if node[0] == "sym" and node[1] not in _CONSTANTS:
-        return ("sym", node[1] + " elsewhere")
-    return tuple(_elsewhere(part) if isinstance(part, tuple) and part else part for part in node)
+    return a[1] == b[1] and len(a[2]) == len(b[2]) and all(map(_same, a[2], b[2]))
