@@ -29,14 +29,14 @@ import threading
 import unicodedata
 from itertools import product
 
-from mpmath.ctx_mp import MPContext
+from mpmath import MPContext, libmp
 from mpmath.rational import mpq  # exact, and at home among mpmath's floating-point numbers
 
 LONGEST = 4_000  # characters of an answer that is more than one number
 DEPTH = 40  # of the parser: some ten frames of the stack each
 STEPS = 20_000  # of all evaluations for one verdict together: well below a second
-EXACT_BITS = 100_000  # larger rationals are approximated
-LOW, HIGH = 50, 120  # digits of the two evaluations
+EXACT_BITS = 20_000  # larger rationals are approximated
+LOW, HIGH = 50, 200  # digits of the two evaluations
 
 
 class _Unreadable(Exception):
@@ -79,9 +79,10 @@ def extract_answer(response):
         tail = _SENTENCE.split(tail[marked[-1].end():], maxsplit=1)[0].strip(" *")
     elif hashes:
         return hashes[-1].strip()
-    if len(tail) < 200 and _readings(tail) and not re.search(r"[a-z]{2} [a-z]+ [a-z]{2}", tail):
+    if len(tail) < 200 and not re.search(r"(?<![\\a-z])[a-z]{2,} [a-z]{2}", tail) and _readings(tail):
         return tail
-    found = [m[m.lastindex or 0] for m in _MATH.finditer(re.split(r"\bis\b", tail)[-1])]
+    tail = tail.rpartition(" is ")[2] if marked else tail
+    found = [m[m.lastindex or 0] for m in _MATH.finditer(tail)]
     found = [each.strip(" *,;:!/.") for each in found if re.search(r"\d|\\begin", each)]
     found = [x if x.count("(") == x.count(")") else x.strip("(). ") for x in found]
     choices = re.findall(r"\A\(?([A-H])[.:)]\s", tail) or found or _CHOICE.findall(tail) or [None]
@@ -111,22 +112,15 @@ _SYNONYMS = dict(pair.split(" ") for pair in r"""
 ≠ \ne;∪ \cup;∈ \in;± \pm;≈ \approx;θ \theta;and ,;or ,;percent %;pct %;degrees °;degree °;& ,
 infinity \infty;inf \infty;pi \pi;sqrt \root{2};theta \theta;about \approx;approximately \approx;\% %
 """.strip().replace("\n", ";").split(";"))
-_FUNCTIONS = dict(pair.split(" ") for pair in """
-sin sin;cos cos;tan tan;cot cot;sec sec;csc csc;sinh sinh;cosh cosh;tanh tanh;log log;exp exp;lg log10
-ln log;arcsin asin;arccos acos;arctan atan;abs fabs;floor floor;ceil ceil;max max;min min;gcd gcd
-lcm lcm;! factorial;!! fac2;binom binomial""".strip().replace("\n", ";").split(";"))
+# name: what mpmath calls it
+_FUNCTIONS = {name: name for name in "sin cos tan cot sec csc sinh cosh tanh log exp floor ceil".split()}
+_FUNCTIONS |= {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "lg": "log10", "ln": "log",
+               "abs": "fabs", "!": "factorial", "!!": "fac2", "binom": "binomial"}
 
 
 def _repeating(match):
     whole, fixed, period = match[1], match[2], match[3]
     return f"(({whole}{fixed}{period}-0{whole}{fixed})/{'9' * len(period)}{'0' * len(fixed)})"
-
-
-def _in_base(match):
-    try:
-        return f" {int(match[1], int(match[2] or match[3]))} "
-    except ValueError:  # a digit that the base does not have, or no base
-        raise _Unreadable from None
 
 
 def _words(match):
@@ -136,8 +130,8 @@ def _words(match):
         return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
     is_word = re.search(r"[^\W\d]{2}", text) if match[1] else len(text) > 3 or not text.isascii()
     if re.search(r"[\d)}°] *$", before) and (match[1] or before[-1] == " "):  # perhaps a unit
-        is_word = is_word or len(text) > 1 and text.isalpha() or text in "mgshLJNW"
-    return '"' + re.sub(r"^(?:an?|the) |\W", "", text.lower()) + '"' if is_word else text
+        is_word = is_word or len(text) > 1 and text.isalpha() or text in "mgsh"
+    return f"“{re.sub(r'^(?:an?|the) |[^a-z]', '', text.lower())}”" if is_word else text
 
 
 _REWRITES = [(re.compile(pattern), new) for pattern, new in (
@@ -151,17 +145,15 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\emptyset|\\varnothing|\\\{\s*\\\}", "∅"),
     (r"(\d*)\.(\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", _repeating),
     (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
-    (r"\\[lr]?vert\b|\\mid\b", "|"),
-    (r"\|([^|]*)\|", r"\\abs(\1)"),
-    (r"\\l(floor|ceil)", r"\\\1("),
-    (r"\\r(?:floor|ceil)", ")"),
+    (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
+    (r"\\l(floor|ceil)\b(.*?)\\r(?:floor|ceil)\b", r"\\\1(\2)"),
+    (r"\\(sin|cos|tan) *\^ *\{ *-1 *\}", r"\\arc\1 "),
     (r"\^ *\{? *\\circ *\}?|\\degree\b|°", "°"),
     (r"\^ *\{? *\\prime *\}?", "'"),
     (r"(\d) +x +(?=\d)", r"\1*"),
     (r"(\d)[eE]([-+]?\d+)", r"\1*10^{\2}"),
-    (r"(?<![\d.])(\d[\dA-F]*)_(?:\{(?:\\text *\{)?([1-9]\d?)\}+|([2-9]))", _in_base),
-    (r"\\[dtc]frac", r"\\frac"),
-    (r"\\([dt])binom", r"\\binom"),
+    (r"(?<![\d.])(\d[\dA-F]*)_\{?(?:\\text *\{)?([1-9]\d?)\}*", lambda m: f" {int(m[1], int(m[2]))} "),
+    (r"\\[dtc](frac|binom)", r"\\\1"),
     (r"\\(frac|binom) *(\d)", r"\\\1{\2}"),
     (r"(\\(?:frac|binom) *\{[^{}]*\}) *(\d)", r"\1{\2}"),
     (r"\\sqrt *\[([^\[\]]+)\]", r"\\root{\1}"),
@@ -170,14 +162,14 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
     # a unit behind a value, and what else is said about it
-    (r'(?<=[\w)}°%])\s*"[^"]*"[\s\w"/^{}.]*?(?=$|[,;()\]=:]|\})', " "),
+    (r"(?:(?<=[\d)}°%])|(?<=\b[A-Za-z])|(?<=\\pi))\s*“[^”]*”[\s\w“”/^{}.]*?(?=$|[,;()\]=:}])", " "),
     (r",[\s,]*,", ","),
     (r"^\s*\\approx", ""),
     (r"^([^\d=]*[A-Za-z][^\d=]*)\\approx", r"\1="),  # p ≈ 0.33 says 0.33, but p = 1/3 ≈ 0.33 says 1/3
     (r"\\approx.*", ""),
 )]
 _TOKEN = re.compile(
-    r"\d+\.?\d*|\.\d+|\"[^\"]*\"|(?:\\[A-Za-z]+|[A-Za-z])\s*(?:_\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}"
+    r"\d+\.?\d*|\.\d+|“[^”]*”|(?:\\[A-Za-z]+|[A-Za-z])\s*(?:_\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}"
     r"|\\[A-Za-z]+|[^\s\\{}])|')*|\\.|\*\*|!!|[<>!=]=|\S", re.DOTALL)
 
 
@@ -190,7 +182,7 @@ def _tokens(text):
     text = re.sub(r"^[\s'=]+|(?<=\d)'$|[\s.,;:]+$", "", text)
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
-    if re.search(r'\d\s+[\d.]|"\s*[\w\\("]', text):  # numbers, or words, beside each other
+    if re.search(r"(?<!_)\d\s+[\d.]|”\s*[\w\\(“]", text):  # numbers, or words, beside each other
         raise _Unreadable
     if ";" in text:  # p=5,q=2;p=7,q=2
         text = "(" + text.replace(";", "),(") + ")"
@@ -213,7 +205,7 @@ _TURNED = {">": "<", r"\ge": r"\le", "<": ">", r"\le": r"\ge"}
 _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
 _MINUS_ONE, _INFINITY, _CONSTANTS = ("num", mpq(-1), 0), ("sym", r"\infty"), (r"\pi", "e", "i")
 # what an equation may begin with that only says what is asked for: x, f(2), AB, \frac{NO}{BO}, (x,y)
-_NAME = re.compile(r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:,|']|\"\w*\")+")
+_NAME = re.compile(r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:,|']|“\w*”)+")
 
 
 def _tied(signs, parts, begins):
@@ -308,7 +300,7 @@ class _Parser:
                 name, ("binom", (a, b)))
         if name[:1] == "\\" and name[1:] in _FUNCTIONS:
             return self.function(name[1:], index)
-        if token[:1] == '"' or token == "∅":
+        if token[:1] == "“" or token == "∅":
             return ("word", token[1:-1]) if token != "∅" else ("set", ())
         if not re.match(r"\\?[A-Za-z]", token) or token in _SIGNS:
             raise _Unreadable
@@ -331,8 +323,6 @@ class _Parser:
                     self.token.partition("_")[0][1:] not in _FUNCTIONS):
                 arguments.append(self.power())
         node = _joined("*", arguments)
-        if exponent == _MINUS_ONE:
-            name, exponent = "arc" + name, None
         node = (name, node[-1] if node[0] in ("group", "set") else (node,))
         if index and name == "log":
             node = ("*", (node, ("inv", (("log", (_Parser(_tokens(index)).whole(),)),))))
@@ -343,7 +333,7 @@ def _readings(text):
     """The trees that the text may stand for; none if it is not mathematics."""
     found, texts = [], [text]
     if len(text) <= LONGEST and not re.search(r"[(\[]|\\\{", text):  # a comma may not be one
-        texts = [re.sub(r"(?<![\d.,])\d{1,3}(?:[, ]\d{3})+(?!\d)", lambda m: re.sub("[, ]", "", m[0]), text),
+        texts = [re.sub(r"(?<![\d.,])[1-9]\d{0,2}(?:[, ]\d{3})+(?!\d)", lambda m: re.sub("[, ]", "", m[0]), text),
                  text, re.sub(r"^(\s*[-+]?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text)]
     for each in dict.fromkeys(texts if len(text) <= LONGEST else []):
         try:
@@ -356,24 +346,18 @@ def _readings(text):
 # ------------------------------------------------------------------------------------------- values
 
 
-def _context(digits):
-    mp = MPContext()
-    mp.dps = digits
-    return mp
+class _Work(threading.local):
+    """A thread's own arithmetic (a precision belongs to a context), and the steps it has left."""
+
+    def __init__(self):
+        self.contexts, self.left, self.real, self.undecided = (MPContext(), MPContext()), 0, False, False
+        self.contexts[0].dps, self.contexts[1].dps = LOW, HIGH
 
 
-_work = threading.local()  # a thread's own arithmetic, and the steps it has left
+_work = _Work()
 # mpmath keeps pi and its like for all threads together, which is not safe when more digits are due.
-_KEPT = [+getattr(_context(8 * HIGH), name) for name in ("pi", "e", "ln2", "ln10", "degree")]
-_ON_INTEGERS = {"abs": abs, "max": max, "min": min, "gcd": math.gcd, "lcm": math.lcm, "binom": math.comb,
-                "!": math.factorial, "!!": lambda n: math.prod(range(n, 0, -2))}
-_RANGES = [(0, 1), (1, 3), (-2, 0), (0, 1), (2, 9), (1, 3), (-9, -2), (9, 40), (0, 1), (2, 9)]
-
-
-def _spend(steps):
-    _work.left -= steps
-    if _work.left < 0:
-        raise _Undecided
+_KEPT = [getattr(libmp, "mpf_" + name)(8_000) for name in ("pi", "e", "ln2", "ln10", "degree")]
+_POINTS = (97, 300, -200, 97, 900, 300, -900, 4000, 97, 900)  # sizes of the coordinates, in 97ths
 
 
 def _bits(x):
@@ -383,7 +367,6 @@ def _bits(x):
 def _value(node, at, mp):
     """The node's value at a point {name: rational}: a rational if that is possible, else mpmath's."""
     kind, arguments = node[:2]
-    _spend(1)
     if kind == "num":
         return arguments
     if kind == "sym":
@@ -392,7 +375,9 @@ def _value(node, at, mp):
         raise _Undecided
     values = [_value(x, at, mp) for x in arguments]
     bits = sum(map(_bits, values))
-    _spend(bits // 500)
+    _work.left -= 1 + bits // 500 + (20 if kind in _FUNCTIONS else 0)
+    if _work.left < 0:
+        raise _Undecided
     if bits > EXACT_BITS:
         values = [mp.convert(x) for x in values]
     if kind in ("+", "*"):
@@ -401,38 +386,26 @@ def _value(node, at, mp):
         return values[0] * (mpq(1, 100) if kind == "%" else +mp.degree)
     if kind in ("inv", "^"):
         return _power(values[0], values[1] if kind == "^" else mpq(-1), mp)
-    return _function(kind, values, mp)
+    if any(mp.mag(x) > (60 if kind in ("!", "binom") else 300) for x in values) and kind != "log" or (
+            kind == "log" and _work.real and not mp.im(values[0]) and mp.re(values[0]) < 0):
+        raise _Undecided
+    if kind in ("floor", "ceil"):  # log_2 8 may come out below 3
+        values[0] += mp.mpf(10) ** (10 - mp.dps) * (1 if kind == "floor" else -1)
+    return getattr(mp, _FUNCTIONS[kind])(*values)
 
 
 def _power(a, b, mp):
     p, q = b._mpq_ if isinstance(b, mpq) else (0, 0)
-    if not a and p <= 0:
-        raise _Undecided
     if q == 1 and isinstance(a, mpq) and abs(p) * _bits(a) <= EXACT_BITS:
-        _spend(abs(p) * _bits(a) // 500)
         return a**p
     if q != 1 and isinstance(a, (mpq, mp.mpf)) and a < 0:
         if q % 2:  # the real root: (-8)^(1/3) is -2
             return _power(-a, b, mp) * (-1) ** (p % 2)
         if _work.real:
             raise _Undecided
-    if a and mp.mag(b) + math.log2(abs(int(mp.mag(a))) + 1) > 64:
+    if mp.mag(b) + math.log2(abs(int(mp.mag(a))) + 1) > 64:
         raise _Undecided
     return mp.power(a, p if q == 1 else b)
-
-
-def _function(name, values, mp):
-    _spend(20)
-    if name in _ON_INTEGERS and all(isinstance(x, mpq) and x._mpq_[1] == 1 for x in values):
-        if max(map(_bits, values)) < 15 or name not in ("!", "!!", "binom"):
-            return mpq(_ON_INTEGERS[name](*(x._mpq_[0] for x in values)))
-    is_large = any(mp.mag(x) > (60 if name in ("!", "binom") else 300) for x in values)
-    if name != "log" and is_large or name == "log" and (not values[0] or _work.real and (
-            not mp.im(values[0]) and mp.re(values[0]) < 0)):
-        raise _Undecided
-    if name in ("floor", "ceil"):  # log_2 8 may come out below 3
-        values[0] += mp.mpf(10) ** (10 - mp.dps) * (1 if name == "floor" else -1)
-    return getattr(mp, _FUNCTIONS[name])(*values)
 
 
 def _symbols(node):
@@ -448,10 +421,9 @@ def _equal_values(a, b, others=0, within=0):
     A difference that is only rounding shrinks with the precision, a real one stays.
     """
     names, agreed = _symbols(a) | _symbols(b), 0
-    for trial in range(len(_RANGES) if names else 1):
-        ranges = [_RANGES[(trial + shift) % len(_RANGES)] for shift in (0, others)]
-        points = [{name: mpq(random.Random(f"{name} {ends}{trial}").randrange(97 * ends[0] + 1, 97 * ends[1]), 97)
-                   for name in names} for ends in ranges]
+    for trial in range(len(_POINTS) if names else 1):
+        points = [{name: mpq(int(random.Random(f"{name} {t}").random() * _POINTS[t % 10]) or 1, 97)
+                   for name in names} for t in (trial, trial + others)]
         _work.real, off = bool(names), []
         try:
             for mp in _work.contexts:
@@ -479,12 +451,10 @@ def verdict(response, answer):
     numbers = _digits(found), _digits(answer)
     if None not in numbers:
         return numbers[0] == numbers[1]
-    spelled = _spelling(found), _spelling(answer)
-    for text, letter in zip((found, answer), spelled[::-1]):  # (B) 12 is B
-        if spelled[0] == spelled[1] != "" or re.match(rf"\W*(?:text\w*\W*)?{re.escape(letter)}\s*[).:}}]", text) and re.fullmatch("[A-Z]", letter):
-            return True
-    _work.contexts, _work.left = (_context(LOW), _context(HIGH)), STEPS
-    _work.undecided = max(len(found), len(answer)) > LONGEST
+    spelled = _spelling(found)
+    if spelled and spelled == _spelling(answer):
+        return True
+    _work.left, _work.undecided = STEPS, max(len(found), len(answer)) > LONGEST
     try:
         pairs = product(_readings(found), _readings(answer))
         return any(_same(a, b) for a, b in pairs) or (None if _work.undecided else False)
@@ -507,7 +477,7 @@ def is_readable(answer):
 def _digits(text):
     """A plain number of any size, exactly, as (is negative, whole digits, decimals); else None."""
     match = re.fullmatch(
-        r"[\s$]*([-+−]?)(\d{1,3}(?:(?:,\\!\s*|\{,\}|,)\d{3})+|\d*)(?:\.(\d*))?[\s$.]*", text)
+        r"[\s$]*([-+−]?)([1-9]\d{0,2}(?:(?:,\\!\s*|\{,\}|,)\d{3})+|\d*)(?:\.(\d*))?[\s$.]*", text)
     if match is None or not match[2] and not match[3]:
         return None
     whole, decimals = re.sub(r"\D", "", match[2]).lstrip("0"), (match[3] or "").rstrip("0")
@@ -516,7 +486,8 @@ def _digits(text):
 
 def _spelling(text):
     spelled = re.sub(r"\\(?:text|math)[a-z]*\s*\{([^{}]*)\}|[\s$]", r"\1", text).strip(".,")
-    return spelled.lower() if len(spelled) > 2 else spelled
+    choice = re.match(r"\(?([A-Z])[).](?!\d)", spelled)  # (B) 12 is B
+    return choice[1] if choice else spelled.lower() if len(spelled) > 2 else spelled
 
 
 def _same(a, b):
@@ -536,7 +507,7 @@ def _same(a, b):
         return _equal_values(a[1][0], b[1][0])
     for x, y in ((a, b), (b, a)):  # a long decimal rounds what is not a decimal
         if x[0] == "num" != y[0] and x[2] and abs(x[1]) * 10 ** x[2] >= 10**8 and not _symbols(y):
-            return _equal_values(x, y, within=mpq(1, 2 * 10 ** x[2]))
+            return _equal_values(x, y, within=mpq(99, 10 ** (x[2] + 2)))
     # 25% may be 25 or 25/100, which is what its node evaluates to; the same with degrees
     meant = [(x, x[1][0]) if x[0] in ("%", "°") else (x,) for x in (a, b)]
     return any(_equal_values(x, y) for x, y in product(*meant))
