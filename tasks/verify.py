@@ -129,8 +129,9 @@ def _words(match):
     if text.lower() in _SYNONYMS or text in _FUNCTIONS:
         return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
     is_word = re.search(r"[^\W\d]{2}", text) if match[1] else len(text) > 3 or not text.isascii()
-    if re.search(r"[\d)}°] *$", before) and (match[1] or before[-1] == " "):  # perhaps a unit
-        is_word = is_word or len(text) > 1 and text.isalpha() or text in "mgsh"
+    is_last = match.string[match.end():].lstrip()[:1] in ",/"
+    if re.search(r"[\d)}°] *$", before) and (match[1] or before[-1] == " " and is_last):  # a unit
+        is_word = is_word or text.isalpha() and (len(text) > 1 or text in "mgsh")
     return f"“{re.sub(r'^(?:an?|the) |[^a-z]', '', text.lower())}”" if is_word else text
 
 
@@ -360,6 +361,12 @@ _KEPT = [getattr(libmp, "mpf_" + name)(8_000) for name in ("pi", "e", "ln2", "ln
 _POINTS = (97, 300, -200, 97, 900, 300, -900, 4000, 97, 900)  # sizes of the coordinates, in 97ths
 
 
+def _spend(steps):
+    _work.left -= steps
+    if _work.left < 0:
+        raise _Undecided
+
+
 def _bits(x):
     return sum(part.bit_length() for part in x._mpq_) if isinstance(x, mpq) else 0
 
@@ -375,9 +382,7 @@ def _value(node, at, mp):
         raise _Undecided
     values = [_value(x, at, mp) for x in arguments]
     bits = sum(map(_bits, values))
-    _work.left -= 1 + bits // 500 + (20 if kind in _FUNCTIONS else 0)
-    if _work.left < 0:
-        raise _Undecided
+    _spend(1 + bits // 500 + (20 if kind in _FUNCTIONS else 0))
     if bits > EXACT_BITS:
         values = [mp.convert(x) for x in values]
     if kind in ("+", "*"):
@@ -458,7 +463,7 @@ def verdict(response, answer):
     try:
         pairs = product(_readings(found), _readings(answer))
         return any(_same(a, b) for a, b in pairs) or (None if _work.undecided else False)
-    except RecursionError:
+    except (_Undecided, RecursionError):
         return None
 
 
@@ -469,7 +474,7 @@ def is_correct(response, answer):
 
 def is_readable(answer):
     """Whether a gold answer is in order: its braces are balanced, its $ come in pairs."""
-    text = re.sub(r"\\[{}]", "", answer).strip()
+    text = re.sub(r"\\[{}$]", "", answer).strip()
     return bool(text.strip(" $")) and text.count("{") == text.count("}") and (
         text.count("$") % 2 == 0 and re.search(r"\$\s+\$", text) is None)
 
@@ -492,6 +497,7 @@ def _spelling(text):
 
 def _same(a, b):
     """Whether two trees are the same answer."""
+    _spend(5)
     if a[0] == b[0] == "rel" and a != b:
         return _same_relation(a, b)
     a, b = _said(a), _said(b)
@@ -516,9 +522,10 @@ def _same(a, b):
 def _said(node):
     """What a tree says: of x = 5 the 5, of x > 3 and of unions the intervals, of {5} the 5."""
     if node[0] == "set":
+        if len(node[1]) == 1:
+            return _said(node[1][0])
         items = [(item, _said(item)) for item in node[1]]
-        items = sum((said[1] if said[0] == "set" else (item,) for item, said in items), ())
-        return _said(items[0]) if len(items) == 1 else ("set", items)
+        return ("set", sum((said[1] if said[0] == "set" else (item,) for item, said in items), ()))
     if node[0] != "rel":
         return node
     _, signs, terms, is_named = node
