@@ -32,19 +32,15 @@ from itertools import product
 from mpmath import MPContext, libmp
 from mpmath.rational import mpq  # exact, and at home among mpmath's floating-point numbers
 
-LONGEST = 4_000  # characters of an answer that is more than one number
+LONGEST = 2_000  # characters of an answer that is more than one number
 DEPTH = 40  # of the parser: some ten frames of the stack each
 STEPS = 20_000  # of all evaluations for one verdict together: well below a second
 EXACT_BITS = 20_000  # larger rationals are approximated
 LOW, HIGH = 50, 200  # digits of the two evaluations
 
 
-class _Unreadable(Exception):
-    """Not mathematics as this file knows it: only the wording can be compared."""
-
-
 class _Undecided(Exception):
-    """Too large, or undefined."""
+    """Not mathematics as this file knows it, or too large, or undefined."""
 
 
 # ------------------------------------------------------------------------------- finding the answer
@@ -70,7 +66,7 @@ def extract_answer(response):
     last number or expression. Nothing behind a stop id counts, nor what was only thought.
     """
     text = _STOP.split(response, maxsplit=1)[0].rpartition("</think>")[2].partition("<think>")[0]
-    boxed, tail = _last_boxed(text), text[-LONGEST:].strip()
+    boxed, tail = _last_boxed(text), text[-2 * LONGEST:].strip()
     if boxed is not None:
         marked = _MARKER.search(boxed[:LONGEST])
         return boxed[marked.end():].rstrip("} ") if marked else boxed
@@ -106,11 +102,10 @@ def _last_boxed(text):
 # ---------------------------------------------------------------- one thing, one way to write it
 
 _SYNONYMS = dict(pair.split(" ") for pair in r"""
-** ^;\cdot *;\times *;\ast *;\div /;\colon :;\lt <;\gt >;== =;\equiv =;<= \le;\leq \le;>= \ge
-\leqslant \le;\geq \ge;\geqslant \ge;!= \ne;\neq \ne;\lbrace \{;\rbrace \};\langle (;\rangle )
-\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *;· *;⋅ *;÷ /;√ \sqrt;π \pi;∞ \infty;≤ \le;≥ \ge
-≠ \ne;∪ \cup;∈ \in;± \pm;≈ \approx;θ \theta;and ,;or ,;percent %;pct %;degrees °;degree °;& ,
-infinity \infty;inf \infty;pi \pi;sqrt \root{2};theta \theta;about \approx;approximately \approx;\% %
+** ^;\cdot *;\times *;\div /;\lt <;\gt >;\equiv =;<= \le;\leq \le;>= \ge;\leqslant \le;\geq \ge;& ,;\% %
+\geqslant \ge;!= \ne;\neq \ne;\lbrace \{;\rbrace \};\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *
+· *;⋅ *;÷ /;√ \sqrt;π \pi;∞ \infty;≤ \le;≥ \ge;≠ \ne;∪ \cup;∈ \in;± \pm;≈ \approx;and ,;or ,;pct %
+percent %;degrees °;degree °;infinity \infty;inf \infty;pi \pi;sqrt \root{2};about \approx
 """.strip().replace("\n", ";").split(";"))
 # name: what mpmath calls it
 _FUNCTIONS = {name: name for name in "sin cos tan cot sec csc sinh cosh tanh log exp floor ceil".split()}
@@ -143,7 +138,7 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
     (r"\\[,;:!>\s()\[\]$]|\\q?quad\b|\\(?:[bB]igg?[lrm]?|displaystyle|boxed|fbox|phantom *-)\b", " "),
     (r"\\mathbb *\{?R\}?|ℝ", r"(-\\infty,\\infty)"),
-    (r"\\emptyset|\\varnothing|\\\{\s*\\\}", "∅"),
+    (r"\\emptyset|\\varnothing|∅|\\\{\s*\\\}", "“∅”"),
     (r"(\d*)\.(\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", _repeating),
     (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
@@ -184,7 +179,7 @@ def _tokens(text):
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
     if re.search(r"(?<!_)\d\s+[\d.]|”\s*[\w\\(“]", text):  # numbers, or words, beside each other
-        raise _Unreadable
+        raise _Undecided
     if ";" in text:  # p=5,q=2;p=7,q=2
         text = "(" + text.replace(";", "),(") + ")"
     upper = text.replace(r"\pm", "+").replace(r"\mp", "-")
@@ -231,7 +226,7 @@ def _joined(kind, parts):
     if not rows or len(parts) == 1:
         return (kind, tuple(parts)) if len(parts) > 1 else parts[0]
     if len({*map(len, rows)}) > 1 or len(rows) != (len(parts) if kind == "+" else 1):
-        raise _Unreadable
+        raise _Undecided
     columns = [part[2] if part[:2] == ("group", "⟦⟧") else [part] * len(rows[0]) for part in parts]
     return ("group", "⟦⟧", tuple(_joined(kind, entry) for entry in zip(*columns)))
 
@@ -247,12 +242,6 @@ class _Parser:
         token, self.token = self.token, next(self.rest, "")
         self.read += token
         return token
-
-    def whole(self):
-        node = self.expression()
-        if self.token:
-            raise _Unreadable
-        return ("set", node[1]) if node[0] == "list" else node
 
     def binds(self):
         """How strongly the next token ties what is before it and behind it; 0 for not at all."""
@@ -301,10 +290,10 @@ class _Parser:
                 name, ("binom", (a, b)))
         if name[:1] == "\\" and name[1:] in _FUNCTIONS:
             return self.function(name[1:], index)
-        if token[:1] == "“" or token == "∅":
-            return ("word", token[1:-1]) if token != "∅" else ("set", ())
+        if token[:1] == "“":
+            return ("word", token[1:-1])
         if not re.match(r"\\?[A-Za-z]", token) or token in _SIGNS:
-            raise _Unreadable
+            raise _Undecided
         return ("sym", re.sub("[{}]", "", token))
 
     def group(self, opening):
@@ -313,7 +302,7 @@ class _Parser:
         if brackets == "⟦⟧" or brackets in ("()", "(]", "[)", "[]") and len(items) > 1:
             return ("group", brackets, items)
         if brackets != opening + _CLOSING[opening]:
-            raise _Unreadable
+            raise _Undecided
         return ("set", items) if opening == r"\{" or len(items) > 1 else node
 
     def function(self, name, index):
@@ -326,8 +315,16 @@ class _Parser:
         node = _joined("*", arguments)
         node = (name, node[-1] if node[0] in ("group", "set") else (node,))
         if index and name == "log":
-            node = ("*", (node, ("inv", (("log", (_Parser(_tokens(index)).whole(),)),))))
+            node = ("*", (node, ("inv", (("log", (_tree(index),)),))))
         return ("^", (node, exponent)) if exponent else node
+
+
+def _tree(text):
+    parser = _Parser(_tokens(text))
+    node = parser.expression()
+    if parser.token:
+        raise _Undecided
+    return ("set", node[1]) if node[0] == "list" else node
 
 
 def _readings(text):
@@ -338,8 +335,8 @@ def _readings(text):
                  text, re.sub(r"^(\s*[-+]?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text)]
     for each in dict.fromkeys(texts if len(text) <= LONGEST else []):
         try:
-            found.append(_Parser(_tokens(each)).whole())
-        except (_Unreadable, _Undecided, RecursionError, ValueError):
+            found.append(_tree(each))
+        except (_Undecided, RecursionError, ValueError):
             continue
     return found
 
