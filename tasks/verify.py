@@ -123,7 +123,7 @@ def _words(match):
     text, before = (match[1] or match[0]).strip(" ~.,"), match.string[:match.start()]
     if text.lower() in _SYNONYMS or text in _FUNCTIONS:
         return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
-    is_word = re.search(r"[^\W\d]{2}", text) if match[1] else len(text) > 3 or not text.isascii()
+    is_word = re.search(r"[^\W\d]\.?[^\W\d]", text) if match[1] else len(text) > 3 or not text.isascii()
     is_last = match.string[match.end():].lstrip()[:1] in ",/"
     if re.search(r"[\d)}°] *$", before) and (match[1] or before[-1] == " " and is_last):  # a unit
         is_word = is_word or text.isalpha() and (len(text) > 1 or text in "mgsh")
@@ -175,7 +175,7 @@ def _tokens(text):
         text = re.sub("[⁰¹²³⁴-⁹⁻]+", r"^{\g<0>}", text)
         text = "".join(f" {_SYNONYMS[c]} " if c in _SYNONYMS and c > "z" else c for c in text)
         text = unicodedata.normalize("NFKC", re.sub("(?=[¼-¾⅐-⅞])", " ", text)).replace("⁄", "/")
-    text = re.sub(r"^[\s'=]+|(?<=\d)'$|[\s.,;:]+$", "", text)
+    text = re.sub(r"^[\s'=]+|(?<=\d)'$|(?<!\\)[\s.,;:]+$", "", text)
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
     if re.search(r"(?<!_)\d\s+[\d.]|”\s*[\w\\(“]", text):  # numbers, or words, beside each other
