@@ -47,7 +47,7 @@ class _Undecided(Exception):
 
 _STOP = re.compile(r"<\|(?:im_end|endoftext|eot_id|end_of_text|end|eos)\|>|(?!\A)<\|im_start\|>"
                    r"|</s>|<eos>|<end_of_turn>|<｜end▁of▁sentence｜>")
-_BOX = re.compile(r"\\+(?:boxed|fbox)\s*(?:\{|(\w+))|\\.|[{}]", re.DOTALL)
+_BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _NO_CONTENT = re.compile(r"(?:[\W_]|[lc]?dots|text|the|your|final|answer|here)*", re.I)
 _MARKER = re.compile(r"(?:answer|réponse|respuesta|antwort|答案)[^.\n:=]{0,60}?"
                      r"(?:\b(?:is|are|est|es|ist)\b|[:=：是为])[\s*:]*(?=\S)", re.I)
@@ -71,18 +71,17 @@ def extract_answer(response):
         marked = _MARKER.search(boxed[:LONGEST])
         return boxed[marked.end():].rstrip("} ") if marked else boxed
     marked, hashes = [*_MARKER.finditer(tail)], _HASHES.findall(tail)
-    if marked:
-        tail = _SENTENCE.split(tail[marked[-1].end():], maxsplit=1)[0].strip(" *")
-    elif hashes:
-        return hashes[-1].strip()
-    if len(tail) < 200 and not re.search(r"(?<![\\a-z])[a-z]{2,} [a-z]{2}", tail) and _readings(tail):
+    if marked or hashes:
+        tail = _SENTENCE.split(tail[marked[-1].end():])[0].strip(" *") if marked else hashes[-1].strip()
+    is_prose = len(tail) > 200 or re.search(r"(?<![\\a-z])[a-z]{2,} [a-z]{2}", tail)
+    if not is_prose and _readings(tail):
         return tail
     tail = tail.rpartition(" is ")[2] if marked else tail
     found = [m[m.lastindex or 0] for m in _MATH.finditer(tail)]
     found = [each.strip(" *,;:!/.") for each in found if re.search(r"\d|\\begin", each)]
     found = [x if x.count("(") == x.count(")") else x.strip("(). ") for x in found]
     choices = re.findall(r"\A\(?([A-H])[.:)]\s", tail) or found or _CHOICE.findall(tail) or [None]
-    return choices[0 if marked else -1]  # the answer is the first behind "answer is", or the last
+    return choices[0 if marked or hashes else -1]  # the first behind "answer is", else the last
 
 
 def _last_boxed(text):
@@ -92,8 +91,6 @@ def _last_boxed(text):
             box, start = opened.pop()
             if box >= 0 and not _NO_CONTENT.fullmatch(text, start, match.start()):
                 boxes.append((box, text[start:match.start()].strip()))
-        elif match[1]:
-            boxes.append((match.start(), match[1]))
         elif match[0][-1] == "{" and match[0] != r"\{":
             opened.append((match.start() if len(match[0]) > 1 else -1, match.end()))
     return max(boxes)[1]  # of boxes in boxes, the innermost starts last
@@ -102,13 +99,14 @@ def _last_boxed(text):
 # ---------------------------------------------------------------- one thing, one way to write it
 
 _SYNONYMS = dict(pair.split(" ") for pair in r"""
-** ^;\cdot *;\times *;\div /;\lt <;\gt >;\equiv =;<= \le;\leq \le;>= \ge;\leqslant \le;\geq \ge;& ,;\% %
+** ^;\cdot *;\times *;\div /;\lt <;\gt >;\equiv =;<= \le;\leq \le;>= \ge;\leqslant \le;\geq \ge
 \geqslant \ge;!= \ne;\neq \ne;\lbrace \{;\rbrace \};\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *
 · *;⋅ *;÷ /;√ \sqrt;π \pi;∞ \infty;≤ \le;≥ \ge;≠ \ne;∪ \cup;∈ \in;± \pm;≈ \approx;and ,;or ,;pct %
 percent %;degrees °;degree °;infinity \infty;inf \infty;pi \pi;sqrt \root{2};about \approx
+& ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”
 """.strip().replace("\n", ";").split(";"))
 # name: what mpmath calls it
-_FUNCTIONS = {name: name for name in "sin cos tan cot sec csc sinh cosh tanh log exp floor ceil".split()}
+_FUNCTIONS = {f: f for f in "sin cos tan cot sec csc sinh cosh tanh log exp floor ceil".split()}
 _FUNCTIONS |= {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "lg": "log10", "ln": "log",
                "abs": "fabs", "!": "factorial", "!!": "fac2", "binom": "binomial"}
 
@@ -134,11 +132,10 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\begin *\{(?:[a-z]*matrix\}|array\} *\{[^{}]*\})", "⟦⟦"),  # a matrix is a tuple of rows
     (r"(?:\\\\\s*)?\\end *\{[a-z]*\}", "⟧⟧"),
     (r"\\\\", "⟧,⟦"),
-    (r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:!])\s*(?=\d{3}(?!\d))", ""),  # thousands, as LaTeX has them
+    (r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:!])\s*(?=\d{3}(?!\d))", ""),  # thousands
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
-    (r"\\[,;:!>\s()\[\]$]|\\q?quad\b|\\(?:[bB]igg?[lrm]?|displaystyle|boxed|fbox|phantom *-)\b", " "),
+    (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|displaystyle|boxed|fbox|phantom *-)\b", " "),
     (r"\\mathbb *\{?R\}?|ℝ", r"(-\\infty,\\infty)"),
-    (r"\\emptyset|\\varnothing|∅|\\\{\s*\\\}", "“∅”"),
     (r"(\d*)\.(\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", _repeating),
     (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
@@ -148,20 +145,20 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\^ *\{? *\\prime *\}?", "'"),
     (r"(\d) +x +(?=\d)", r"\1*"),
     (r"(\d)[eE]([-+]?\d+)", r"\1*10^{\2}"),
-    (r"(?<![\d.])(\d[\dA-F]*)_\{?(?:\\text *\{)?([1-9]\d?)\}*", lambda m: f" {int(m[1], int(m[2]))} "),
+    (r"(?<![\d.])(\d[\dA-F]*)_\{?(?:\\text *\{)?(\d\d?)\}*", lambda m: f" {int(m[1], int(m[2]))} "),
     (r"\\[dtc](frac|binom)", r"\\\1"),
     (r"\\(frac|binom) *(\d)", r"\\\1{\2}"),
     (r"(\\(?:frac|binom) *\{[^{}]*\}) *(\d)", r"\1{\2}"),
     (r"\\sqrt *\[([^\[\]]+)\]", r"\\root{\1}"),
     (r"\\sqrt(?![a-z])", r"\\root{2}"),
-    (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),  # 3 1/2
+    (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
     # a unit behind a value, and what else is said about it
     (r"(?:(?<=[\d)}°%])|(?<=\b[A-Za-z])|(?<=\\pi))\s*“[^”]*”[\s\w“”/^{}.]*?(?=$|[,;()\]=:}])", " "),
     (r",[\s,]*,", ","),
     (r"^\s*\\approx", ""),
-    (r"^([^\d=]*[A-Za-z][^\d=]*)\\approx", r"\1="),  # p ≈ 0.33 says 0.33, but p = 1/3 ≈ 0.33 says 1/3
+    (r"^([^\d=]*[A-Za-z][^\d=]*)\\approx", r"\1="),  # p ≈ .33 says .33, but p = 1/3 ≈ .33 says 1/3
     (r"\\approx.*", ""),
 )]
 _TOKEN = re.compile(
@@ -196,11 +193,11 @@ def _tokens(text):
 # (of rows in ⟦⟧), and ratios of more than two.
 
 _RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\ne", r"\in")
-_SIGNS = {",": 1, **dict.fromkeys(_RELATIONS, 2), r"\cup": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
+_SIGNS = dict.fromkeys(_RELATIONS, 2) | {",": 1, r"\cup": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
 _TURNED = {">": "<", r"\ge": r"\le", "<": ">", r"\le": r"\ge"}
 _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
 _MINUS_ONE, _INFINITY, _CONSTANTS = ("num", mpq(-1), 0), ("sym", r"\infty"), (r"\pi", "e", "i")
-# what an equation may begin with that only says what is asked for: x, f(2), AB, \frac{NO}{BO}, (x,y)
+# what an equation may begin with that only says what is asked: x, f(2), AB, \frac{NO}{BO}, (x,y)
 _NAME = re.compile(r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:,|']|“\w*”)+")
 
 
@@ -215,8 +212,8 @@ def _tied(signs, parts, begins):
         return ("rel", tuple(signs[1:]), tuple(parts), _NAME.fullmatch(begins) is not None)
     if sign == ":" and len(parts) > 2:
         return ("group", ":", tuple(parts))
-    parts = [("*", (_MINUS_ONE, part)) if sign == "-" else ("inv", (part,)) if sign in "/:" else part
-             for sign, part in zip(signs, parts)]
+    parts = [("*", (_MINUS_ONE, part)) if s == "-" else ("inv", (part,)) if s in "/:" else part
+             for s, part in zip(signs, parts)]
     return _joined("+" if sign in "+-" else "*", parts)
 
 
@@ -329,16 +326,20 @@ def _tree(text):
 
 def _readings(text):
     """The trees that the text may stand for; none if it is not mathematics."""
-    found, texts = [], [text]
-    if len(text) <= LONGEST and not re.search(r"[(\[]|\\\{", text):  # a comma may not be one
-        texts = [re.sub(r"(?<![\d.,])[1-9]\d{0,2}(?:[, ]\d{3})+(?!\d)", lambda m: re.sub("[, ]", "", m[0]), text),
-                 text, re.sub(r"^(\s*[-+]?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text)]
-    for each in dict.fromkeys(texts if len(text) <= LONGEST else []):
+    found, texts = [], [text] if len(text) <= LONGEST else []
+    if texts and not re.search(r"[(\[]|\\\{", text):  # commas may stand in numbers
+        thousands = re.sub(r"(?<![\d.,])[1-9]\d{0,2}(?:[, ]\d{3})+(?!\d)", _without_commas, text)
+        texts += [thousands, re.sub(r"^(\s*-?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text)]
+    for each in dict.fromkeys(texts):
         try:
             found.append(_tree(each))
         except (_Undecided, RecursionError, ValueError):
             continue
     return found
+
+
+def _without_commas(match):
+    return re.sub("[, ]", "", match[0])
 
 
 # ------------------------------------------------------------------------------------------- values
@@ -348,7 +349,7 @@ class _Work(threading.local):
     """A thread's own arithmetic (a precision belongs to a context), and the steps it has left."""
 
     def __init__(self):
-        self.contexts, self.left, self.real, self.undecided = (MPContext(), MPContext()), 0, False, False
+        self.contexts, self.left, self.real = (MPContext(), MPContext()), 0, False
         self.contexts[0].dps, self.contexts[1].dps = LOW, HIGH
 
 
@@ -369,12 +370,10 @@ def _bits(x):
 
 
 def _value(node, at, mp):
-    """The node's value at a point {name: rational}: a rational if that is possible, else mpmath's."""
+    """The node's value at a point {name: rational}: a rational if possible, else mpmath's."""
     kind, arguments = node[:2]
-    if kind == "num":
-        return arguments
-    if kind == "sym":
-        return at[arguments] if arguments in at else +{r"\pi": mp.pi, "e": mp.e, "i": mp.j}[arguments]
+    if kind in ("num", "sym"):
+        return arguments if kind == "num" else at[arguments]
     if kind in ("rel", "set", "group", "word"):
         raise _Undecided
     values = [_value(x, at, mp) for x in arguments]
@@ -388,8 +387,8 @@ def _value(node, at, mp):
         return values[0] * (mpq(1, 100) if kind == "%" else +mp.degree)
     if kind in ("inv", "^"):
         return _power(values[0], values[1] if kind == "^" else mpq(-1), mp)
-    if any(mp.mag(x) > (60 if kind in ("!", "binom") else 300) for x in values) and kind != "log" or (
-            kind == "log" and _work.real and not mp.im(values[0]) and mp.re(values[0]) < 0):
+    limit = {"log": math.inf, "!": 60, "binom": 60}.get(kind, 300)
+    if max(map(mp.mag, values)) > limit or kind == "log" and _work.real and mp.re(values[0]) < 0:
         raise _Undecided
     if kind in ("floor", "ceil"):  # log_2 8 may come out below 3
         values[0] += mp.mpf(10) ** (10 - mp.dps) * (1 if kind == "floor" else -1)
@@ -429,10 +428,12 @@ def _equal_values(a, b, others=0, within=0):
         _work.real, off = bool(names), []
         try:
             for mp in _work.contexts:
-                x, y = _value(a, points[0], mp), _value(b, points[1], mp)
+                constants = {r"\pi": +mp.pi, "e": +mp.e, "i": mp.j}
+                x, y = (_value(node, at | constants, mp) for node, at in zip((a, b), points))
                 off.append(abs(mp.convert(x - y)))
             scale = max(abs(mp.convert(x)), abs(mp.convert(y)), off[0] * mp.mpf(10) ** LOW)
-            if not off[1] <= (scale * mp.mpf(10) ** (30 - HIGH) if _bits(x) * _bits(y) == 0 else 0) + within:
+            tolerance = 0 if _bits(x) and _bits(y) else scale * mp.mpf(10) ** (30 - HIGH)
+            if not off[1] <= tolerance + within:
                 return False
             agreed += 1
         except (_Undecided, ArithmeticError, ValueError, TypeError, KeyError, mp.NoConvergence):
@@ -453,8 +454,7 @@ def verdict(response, answer):
     numbers = _digits(found), _digits(answer)
     if None not in numbers:
         return numbers[0] == numbers[1]
-    spelled = _spelling(found)
-    if spelled and spelled == _spelling(answer):
+    if _spelling(found) == _spelling(answer) != "":
         return True
     _work.left, _work.undecided = STEPS, max(len(found), len(answer)) > LONGEST
     try:
@@ -528,13 +528,10 @@ def _said(node):
     _, signs, terms, is_named = node
     if {*signs} <= {"=", r"\in"}:
         return _said(terms[-1]) if is_named or not _symbols(node) else node
-    at = [i for i, term in enumerate(terms) if term[0] == "sym" and term not in (_INFINITY, ("sym", "e"))]
+    at = [i for i, term in enumerate(terms) if term[0] == "sym" and term != _INFINITY]
     if len(at) != 1 or any(_symbols(term) - {r"\infty"} for term in terms if term != terms[at[0]]):
         return node
     ends = [("*", (_MINUS_ONE, _INFINITY)), *terms[:at[0]]][-1], [*terms[at[0] + 1:], _INFINITY][0]
-    if signs == (r"\ne",):
-        bound = terms[1 - at[0]]
-        return ("set", (("group", "()", (("*", (_MINUS_ONE, _INFINITY)), bound)), ("group", "()", (bound, _INFINITY))))
     brackets = ("[" if r"\le" in signs[:at[0]] else "(") + ("]" if r"\le" in signs[at[0]:] else ")")
     return ("group", brackets, ends) if {*signs} <= {"<", r"\le"} and len(terms) < 4 else node
 
