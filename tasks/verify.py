@@ -328,18 +328,14 @@ def _readings(text):
     """The trees that the text may stand for; none if it is not mathematics."""
     found, texts = [], [text] if len(text) <= LONGEST else []
     if texts and not re.search(r"[(\[]|\\\{", text):  # commas may stand in numbers
-        thousands = re.sub(r"(?<![\d.,])[1-9]\d{0,2}(?:[, ]\d{3})+(?!\d)", _without_commas, text)
-        texts += [thousands, re.sub(r"^(\s*-?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text)]
+        texts.append(re.sub(r"(?<=\d)(?<!\b0)[, ](?=(?:\d{3}[, ])*\d{3}(?!\d))", "", text))
+        texts.append(re.sub(r"^(\s*-?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text))
     for each in dict.fromkeys(texts):
         try:
             found.append(_tree(each))
         except (_Undecided, RecursionError, ValueError):
             continue
     return found
-
-
-def _without_commas(match):
-    return re.sub("[, ]", "", match[0])
 
 
 # ------------------------------------------------------------------------------------------- values
@@ -374,8 +370,6 @@ def _value(node, at, mp):
     kind, arguments = node[:2]
     if kind in ("num", "sym"):
         return arguments if kind == "num" else at[arguments]
-    if kind in ("rel", "set", "group", "word"):
-        raise _Undecided
     values = [_value(x, at, mp) for x in arguments]
     bits = sum(map(_bits, values))
     _spend(1 + bits // 500 + (20 if kind in _FUNCTIONS else 0))
@@ -472,15 +466,16 @@ def is_correct(response, answer):
 def is_readable(answer):
     """Whether a gold answer is in order: its braces are balanced, its $ come in pairs."""
     text = re.sub(r"\\[{}$]", "", answer).strip()
-    return bool(text.strip(" $")) and text.count("{") == text.count("}") and (
-        text.count("$") % 2 == 0 and re.search(r"\$\s+\$", text) is None)
+    return "" != text.strip("$") and text.count("{") == text.count("}") and (
+        text.count("$") % 2 == 0 and not re.search(r"\$\s+\$", text))
 
 
 def _digits(text):
     """A plain number of any size, exactly, as (is negative, whole digits, decimals); else None."""
-    match = re.fullmatch(
-        r"[\s$]*([-+−]?)([1-9]\d{0,2}(?:(?:,\\!\s*|\{,\}|,)\d{3})+|\d*)(?:\.(\d*))?[\s$.]*", text)
-    if match is None or not match[2] and not match[3]:
+    sign_whole_decimals = (
+        r"[\s$]*([-+−]?)(?=\.?\d)([1-9]\d{0,2}(?:(?:,\\!\s*|\{,\}|,)\d{3})+|\d*)(?:\.(\d*))?[\s$.]*")
+    match = re.fullmatch(sign_whole_decimals, text)
+    if match is None:
         return None
     whole, decimals = re.sub(r"\D", "", match[2]).lstrip("0"), (match[3] or "").rstrip("0")
     return match[1] in ("-", "−") and bool(whole or decimals), whole, decimals
@@ -540,10 +535,10 @@ def _same_relation(a, b):
     if a[1] == b[1] and len(a[1]) == 1 and _symbols(a) == _symbols(b):
         # One is a multiple of the other if f / g is constant; the logarithm is undefined for f = 0
         # and g = 0, and for an inequality if the factor is negative.
-        f, g = (("+", (x[2][0], ("*", (_MINUS_ONE, x[2][1])))) for x in (a, b))
-        exponent = ("num", mpq(2 if a[1] == ("=",) else 1), 0)
-        quotient = ("log", (("^", (("*", (f, ("inv", (g,)))), exponent)),))
-        if _equal_values(quotient, quotient, others=1):
+        f, g = (("+", (left, ("*", (_MINUS_ONE, right)))) for left, right in (a[2], b[2]))
+        quotient = ("*", (f, ("inv", (g,))))
+        logarithm = ("log", (quotient if a[1] != ("=",) else ("*", (quotient, quotient)),))
+        if _equal_values(logarithm, logarithm, others=1):
             return True
     names = {re.sub(r"_.*", "", side[2][0][1]) for side in (a, b) if side[2][0][0] == "sym"}
     if a[1] == b[1] == ("=",) and len(names) > 1:
