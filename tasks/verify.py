@@ -122,9 +122,11 @@ def _words(match):
     if text.lower() in _SYNONYMS or text in _FUNCTIONS:
         return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
     is_word = re.search(r"[^\W\d]\.?[^\W\d]", text) if match[1] else len(text) > 3 or not text.isascii()
+    if match[1] and re.match(r"\d", text):
+        return re.sub(r"[A-Za-z]{2,}", lambda m: f"“{m[0]}”", text)
     is_last = match.string[match.end():].lstrip()[:1] in ",/"
     if re.search(r"[\d)}°] *$", before) and (match[1] or before[-1] == " " and is_last):  # a unit
-        is_word = is_word or text.isalpha() and (len(text) > 1 or text in "mgsh")
+        is_word = is_word or text[:1].isalpha() and (len(text) > 1 or text in "mgsh")
     return f"“{re.sub(r'^(?:an?|the) |[^a-z]', '', text.lower())}”" if is_word else text
 
 
@@ -143,14 +145,11 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(sin|cos|tan) *\^ *\{ *-1 *\}", r"\\arc\1 "),
     (r"\^ *\{? *\\circ *\}?|\\degree\b|°", "°"),
     (r"\^ *\{? *\\prime *\}?", "'"),
-    (r"(\d) +x +(?=\d)", r"\1*"),
-    (r"(\d)[eE]([-+]?\d+)", r"\1*10^{\2}"),
+    (r"(?<=\d)[eE]([-+]?\d+)| +x +(?=\d)", lambda m: f"*10^{{{m[1]}}}" if m[1] else "*"),
     (r"(?<![\d.])(\d[\dA-F]*)_\{?(?:\\text *\{)?(\d\d?)\}*", lambda m: f" {int(m[1], int(m[2]))} "),
-    (r"\\[dtc](frac|binom)", r"\\\1"),
-    (r"\\(frac|binom) *(\d)", r"\\\1{\2}"),
+    (r"\\[dtc]?(frac|binom) *(\d?)", lambda m: f"\\{m[1]}" + (m[2] and f"{{{m[2]}}}")),
     (r"(\\(?:frac|binom) *\{[^{}]*\}) *(\d)", r"\1{\2}"),
-    (r"\\sqrt *\[([^\[\]]+)\]", r"\\root{\1}"),
-    (r"\\sqrt(?![a-z])", r"\\root{2}"),
+    (r"\\sqrt *(?:\[([^\[\]]+)\])?(?![a-z])", lambda m: f"\\root{{{m[1] or 2}}}"),
     (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
@@ -181,7 +180,7 @@ def _tokens(text):
         text = "(" + text.replace(";", "),(") + ")"
     upper = text.replace(r"\pm", "+").replace(r"\mp", "-")
     lower = text.replace(r"\pm", "-").replace(r"\mp", "+")
-    tokens = _TOKEN.findall((text if upper == lower else f"{upper},{lower}").strip(" ,.="))
+    tokens = _TOKEN.findall((text if upper == lower else f"{upper},{lower}").strip(" ,="))
     return [_SYNONYMS.get(token, token) for token in (re.sub(r"\s", "", t) for t in tokens)]
 
 
@@ -287,11 +286,9 @@ class _Parser:
                 name, ("binom", (a, b)))
         if name[:1] == "\\" and name[1:] in _FUNCTIONS:
             return self.function(name[1:], index)
-        if token[:1] == "“":
-            return ("word", token[1:-1])
-        if not re.match(r"\\?[A-Za-z]", token) or token in _SIGNS:
+        if not re.match(r"\\?[A-Za-z]|“", token) or token in _SIGNS:
             raise _Undecided
-        return ("sym", re.sub("[{}]", "", token))
+        return ("word" if token[0] == "“" else "sym", re.sub("[{}“”]", "", token))
 
     def group(self, opening):
         node = self.expression()
@@ -378,9 +375,9 @@ def _value(node, at, mp):
     if kind in ("+", "*"):
         return sum(values) if kind == "+" else math.prod(values)
     if kind in ("%", "°"):
-        return values[0] * (mpq(1, 100) if kind == "%" else +mp.degree)
+        return values[0] * at[kind]
     if kind in ("inv", "^"):
-        return _power(values[0], values[1] if kind == "^" else mpq(-1), mp)
+        return _power(values[0], values[-1] if kind == "^" else mpq(-1), mp)
     limit = {"log": math.inf, "!": 60, "binom": 60}.get(kind, 300)
     if max(map(mp.mag, values)) > limit or kind == "log" and _work.real and mp.re(values[0]) < 0:
         raise _Undecided
@@ -422,7 +419,7 @@ def _equal_values(a, b, others=0, within=0):
         _work.real, off = bool(names), []
         try:
             for mp in _work.contexts:
-                constants = {r"\pi": +mp.pi, "e": +mp.e, "i": mp.j}
+                constants = {r"\pi": +mp.pi, "e": +mp.e, "i": mp.j, "%": mpq(1, 100), "°": +mp.degree}
                 x, y = (_value(node, at | constants, mp) for node, at in zip((a, b), points))
                 off.append(abs(mp.convert(x - y)))
             scale = max(abs(mp.convert(x)), abs(mp.convert(y)), off[0] * mp.mpf(10) ** LOW)

@@ -241,6 +241,109 @@ F pathological ¦ 0 ¦ \tan(\pi/2)
 F pathological ¦ 0 ¦ e^{-1000}
 F pathological ¦ 10^{50} ¦ \sqrt{10^{100}+1}
 F pathological ¦ 1 ¦ \lim_{n\to\infty} n
+T integer ¦ 36 ¦ 6^2
+T integer ¦ 12 ¦ 12.
+T integer ¦ 12 ¦ \text{12 apples}
+T integer ¦ 1000000 ¦ 1{,}000{,}000
+F integer ¦ 1 ¦ 1!+1
+T integer ¦ 1/8 ¦ 2^{-3}
+F integer ¦ 24 ¦ 42
+T integer ¦ 11011_2 ¦ 11011_{2}
+T integer ¦ 0 ¦ 0.0
+T decimal ¦ 0.75 ¦ 75 \times 10^{-2}
+T decimal ¦ 3.14 ¦ 3.140
+F decimal ¦ 3.14 ¦ 3.141
+T decimal ¦ 12.5 ¦ 12 \frac{1}{2}
+T decimal ¦ 1.2 \times 10^{-3} ¦ 0.0012
+T currency/thousands ¦ 45000 ¦ \$45{,}000
+T currency/thousands ¦ \$3.54 ¦ 3.54
+T currency/thousands ¦ 1,000,000 ¦ 1 000 000
+F currency/thousands ¦ 1,000 ¦ 10000
+T currency/thousands ¦ 75 ¦ 75 cents
+T percent ¦ 8\% ¦ 8
+F percent ¦ 8\% ¦ 80\%
+T percent ¦ 62.5\% ¦ 62.5 \text{ percent}
+T percent ¦ \frac{1}{4} ¦ 25\%
+T units ¦ 864 \mbox{ inches}^2 ¦ 864 \text{ square inches}
+T units ¦ 5 ¦ 5\text{ m/s}
+T units ¦ 5 ¦ 5 \, \mathrm{m/s^2}
+T units ¦ 120^\circ ¦ 120 \text{ degrees}
+T units ¦ 10 ¦ 10\ \text{cm}^3
+T units ¦ 2.5 ¦ 2.5 hours
+F units ¦ 10 \text{ cm} ¦ 100 \text{ cm}
+T fraction ¦ 7/3 ¦ 2\frac{1}{3}
+T fraction ¦ \frac{3}{5} ¦ .6
+T latex-frac ¦ \frac{1}{x+1} ¦ 1/(x+1)
+T latex-frac ¦ -\frac{5}{7} ¦ \frac{-5}{7}
+T latex-frac ¦ \frac{2\pi}{3} ¦ \frac23\pi
+T mixed number ¦ 1\frac{4}{5} ¦ 9/5
+T surd ¦ 5\sqrt[3]{4} ¦ \sqrt[3]{500}
+T surd ¦ \sqrt{75} ¦ 5\sqrt3
+F surd ¦ \sqrt{75} ¦ 3\sqrt5
+T surd ¦ \frac{2}{7}\sqrt{53} ¦ \frac{2\sqrt{53}}{7}
+T surd ¦ 2^{-2/3} ¦ \frac{1}{\sqrt[3]{4}}
+T pi ¦ \frac{20000}{\pi} ¦ 20000/\pi
+T pi ¦ 288\pi ¦ 288 pi
+T polynomial ¦ (a+5)(b+2) ¦ ab+2a+5b+10
+T polynomial ¦ -\frac{x}{2} ¦ -0.5x
+F polynomial ¦ x^2y ¦ xy^2
+T polynomial ¦ \frac{\log 2}{\log 2-\log 3} ¦ \frac{\ln 2}{\ln 2 - \ln 3}
+T polynomial ¦ 2^{n}-1 ¦ f(n) = 2^n - 1
+T polynomial ¦ \cot x ¦ \frac{\cos x}{\sin x}
+T polynomial ¦ 6+9i ¦ 9i + 6
+T polynomial ¦ \lfloor \sqrt{n} \rfloor ¦ \left\lfloor\sqrt n\right\rfloor
+T tuple ¦ (2,1) ¦ (x, y) = (2, 1)
+T tuple ¦ (1,-16,-4,43) ¦ (1, -16, -4, 43)
+F tuple ¦ (2,1) ¦ [2,1]
+T tuple ¦ \left(-\frac12,3\right) ¦ (-0.5, 3)
+T set ¦ \{1\pm\sqrt{5},-2\} ¦ \{-2, 1+\sqrt5, 1-\sqrt5\}
+T set ¦ 3, 5, 7 ¦ \{3,5,7\}
+T set ¦ x = 2 \text{ or } x = -3 ¦ -3, 2
+F set ¦ x = 2 \text{ or } x = -3 ¦ 2
+F set ¦ \{1,2,3\} ¦ \{1,2,4\}
+T interval ¦ (-\infty, 2) \cup (3, \infty) ¦ x < 2 \text{ or } x > 3
+T interval ¦ x \in [-2,7] ¦ -2 \le x \le 7
+T interval ¦ (0,\infty) ¦ x>0
+F interval ¦ (0,\infty) ¦ [0,\infty)
+F interval ¦ x>0 ¦ x<0
+T interval ¦ k \geqslant 2 ¦ [2, \infty)
+T equation ¦ y=\frac{1}{2}x+3 ¦ x-2y+6=0
+T equation ¦ 5x - 7y + 11z + 4 = 0 ¦ -5x+7y-11z-4=0
+F equation ¦ 5x - 7y + 11z + 4 = 0 ¦ 5x-7y+11z-4=0
+T equation ¦ (x-1)^2+(y+2)^2=9 ¦ x^2-2x+y^2+4y-4=0
+T equation ¦ b = -4 ¦ -4
+T matrix ¦ \begin{pmatrix} 1/5 \\ -18/5 \end{pmatrix} ¦ \begin{bmatrix} 0.2 \\ -3.6 \end{bmatrix}
+F matrix ¦ \begin{pmatrix} 1 \\ 2 \end{pmatrix} ¦ \begin{pmatrix} 1 \\ 2 \\ 3 \end{pmatrix}
+T matrix ¦ \begin{pmatrix}-7 \\ 16 \\ 5\end{pmatrix} ¦ \begin{pmatrix}-7\\16\\5\\ \end{pmatrix}
+T text/choice ¦ \text{east} ¦ \text{East}
+T text/choice ¦ D ¦ \mathbf{(D)}
+F text/choice ¦ \text{(A)} ¦ \text{(B)}
+T text/choice ¦ \text{A,C} ¦ A and C
+T text/choice ¦ \text{neither} ¦ neither
+F text/choice ¦ \text{even} ¦ \text{neither}
+T text/choice ¦ 1:4 ¦ 1 : 4
+T text/choice ¦ \text{Saturday} ¦ Saturday
+F no-answer ¦ 3 ¦ \text{I don't know}
+T multiple-boxed ¦ 12 ¦ raw:We get \boxed{11}? No: \[ \boxed{12}. \]
+T multiple-boxed ¦ 4 ¦ raw:<|im_start|>assistant\nSo \boxed{4}<|im_end|>
+T boxed-nested ¦ \frac{1}{2^{n}} ¦ raw:Thus $P = \boxed{\frac{1}{2^{n}}}$.
+T boxed-nested ¦ 5 ¦ raw:\boxed{\text{5}}
+T integer ¦ 27 ¦ raw:Therefore, the final answer is 27 eggs.
+T integer ¦ 27 ¦ raw:So x = 27.
+T integer ¦ 27 ¦ raw:Hence there are **27** ways.
+T integer ¦ 5 ¦ raw:The answer to the problem is therefore $5$.
+T fraction ¦ \frac{5}{6} ¦ raw:Thus the probability is 5/6.
+T surd ¦ 3\sqrt{2} ¦ raw:so the length is $3\sqrt{2}$ units.
+T interval ¦ [2,5) ¦ raw:The answer is $[2, 5)$.
+T set ¦ 1,3 ¦ raw:The solutions are $x = 1$ and $x = 3$. The answer is $1, 3$.
+T text/choice ¦ B ¦ raw:Therefore, the correct answer is (B).
+T text/choice ¦ A ¦ raw:Answer: A
+F text/choice ¦ A ¦ raw:Answer: B
+F pathological ¦ 1 ¦ 2^{3^{4^{5^{6}}}}
+F pathological ¦ 100! ¦ 101!
+T pathological ¦ \frac{1}{2004!} ¦ \frac{1}{2004!}
+F pathological ¦ 10^{200} ¦ 10^{200}+1
+F pathological ¦ 7 ¦ eval('7')
 """.strip().splitlines()
 
 
@@ -327,6 +430,8 @@ def test_gold_answers_equal_themselves_and_only_the_known_ones_are_broken():
     ("from 8 to 9 in all", "9"),
     (r"\boxed{1}<|im_end|>\boxed{2}", "1"),
     ("The answer is 1</s>2", "1"),
+    (r"\boxed{1}<|im_start|>user \boxed{2}", "1"),
+    (r"<|im_start|>assistant \boxed{1}<|im_end|>", "1"),
     (r"<think>\boxed{1}</think>\boxed{2}", "2"),
     (r"<think>\boxed{1}</think>", None),
     (r"<think>\boxed{1} but wait", None),
@@ -382,8 +487,8 @@ def test_integers_of_any_size_are_compared_exactly(digits):
 def test_random_strings_raise_nothing_and_take_no_time():
     rng = random.Random(0)
     pieces = [
-        *"0123456789xyzn+-*/^_=<>(){}[]|!%,.;:&' $\n~", "\\", r"\frac", r"\sqrt", r"\boxed{", "{", "}",
-        r"\pi", r"\sin", r"\log", r"\pm", r"\cup", r"\le", r"\in", r"\infty", r"\text{", r"\left(",
+        *"0123456789xyzn+-*/^_=<>(){}[]|!%,.;:&' $\n~", "\\", r"\frac", r"\sqrt", "{", "}",
+        r"\boxed{", r"\pi", r"\sin", r"\log", r"\pm", r"\cup", r"\le", r"\in", r"\infty", r"\text{", r"\left(",
         r"\right]", r"\begin{pmatrix}", r"\end{pmatrix}", r"\\", r"\{", r"\}", r"\binom", r"\lfloor",
         r"\overline{", r"\circ", "answer is ", "####", "<think>", "</think>", "or", "\ud800", "\0",
         "\u202e", "½", "²", "٣", "−", "√", "千", "^{", "_{", "10^", "!", "e", "i",
@@ -403,14 +508,16 @@ HARM = {
     "big products": "*".join(f"{i}^{{1500}}" for i in range(2, 200)),
     "harmonic": "+".join(f"1/{i}" for i in range(1, 400)),
     "brackets": "(" * DEEP + "7" + ")" * DEEP, "fewer brackets": "(" * 900 + "7" + ")" * 900,
-    "fractions": r"\frac{1}{" * DEEP + "7" + "}" * DEEP, "roots": r"\sqrt{" * DEEP + "7" + "}" * DEEP,
+    "fractions": r"\frac{1}{" * DEEP + "7" + "}" * DEEP,
+    "roots": r"\sqrt{" * DEEP + "7" + "}" * DEEP,
     "fewer roots": r"\sqrt{" * 300 + "7" + "}" * 300, "braces": "{" * DEEP + "7" + "}" * DEEP,
     "minus signs": "-" * DEEP + "1x", "carets": "2" + "^2" * 900, "sines": r"\sin " * 400 + "x",
     "tuple": "(" + ",".join(map(str, range(500))) + ")", "set": ",".join(map(str, range(2, 600))),
     "set of roots": r"\{" + ",".join(rf"\sqrt{{{i}}}" for i in range(200)) + r"\}",
     "nested sets": r"\{" * 30 + r"\pm 1" + r"\}" * 30, "logarithm": r"\log(9^{9^{9^{9}}})",
     "matrix": r"\begin{pmatrix}" + r"\\".join(["1&2&3&4&5&6"] * 99) + r"\end{pmatrix}",
-    "pole": r"\tan(\pi/2)", "huge angle": r"\tan(10^{10^{10}})", "0/0": r"\frac{0}{0}", "1/0": "1/0",
+    "pole": r"\tan(\pi/2)", "huge angle": r"\tan(10^{10^{10}})", "0/0": r"\frac{0}{0}",
+    "1/0": "1/0",
     "x^x^x": "x^{x^{x}}", "factorials": "*".join(f"(x+{i})!" for i in range(150)),
     "gamma": "+".join(f"({i}/7)!" for i in range(200)), "exponent": "1e" + "9" * 1900,
     "binomial": r"\binom{10^{9}}{5 \cdot 10^{8}}", "exp": "e^{e^{e^{e^{e}}}}", "commas": "1," * 900,
@@ -440,21 +547,20 @@ def test_what_is_too_large_or_undefined_is_undecided():
 
 
 def test_same_verdicts_in_threads_with_a_small_stack_and_deep_in_the_stack():
-    lines = PAIRS[::3]
-    expected = [verdict(*parsed(line)[:0:-1]) for line in lines]
+    pairs = [parsed(line)[:0:-1] for line in PAIRS[::3]] + [(boxed(HARM["brackets"]), "7")]
+    expected = [verdict(*pair) for pair in pairs]
     found = []
     before = threading.stack_size(128 * 1024)
     try:
-        threads = [threading.Thread(target=lambda: found.append(
-            [verdict(*parsed(line)[:0:-1]) for line in lines] + [verdict(boxed(HARM["brackets"]), "7")]))
-            for _ in range(4)]
+        threads = [threading.Thread(
+            target=lambda: found.append([verdict(*pair) for pair in pairs])) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     finally:
         threading.stack_size(before)
-    assert found == [expected + [verdict(boxed(HARM["brackets"]), "7")]] * 4
+    assert found == [expected] * 4
 
     def deeper(levels):
         return deeper(levels - 1) if levels else verdict(boxed("x^{2^{3}}+(((1)))"), "1+x^8")
@@ -467,8 +573,8 @@ def test_nothing_that_executes_is_called():
     tree = ast.parse(Path(verify.__file__).read_text(encoding="utf-8"))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} - {"compile"}
-    banned = "eval exec compile open sympify parse_expr lambdify simplify mpmathify __import__ system"
-    assert not names & set(banned.split())
+    banned = "eval exec compile open sympify parse_expr lambdify simplify mpmathify __import__"
+    assert not names & {*banned.split()}
     # the one getattr is called with names of a table, never with text from outside
     assert set(verify._FUNCTIONS.values()) <= set(dir(verify._work.contexts[0]))
 
