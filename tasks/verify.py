@@ -27,7 +27,6 @@ import random
 import re
 import threading
 import unicodedata
-from itertools import product
 
 from mpmath import MPContext, libmp
 from mpmath.rational import mpq  # exact, and at home among mpmath's floating-point numbers
@@ -71,8 +70,10 @@ def extract_answer(response):
         marked = _MARKER.search(boxed[:LONGEST])
         return boxed[marked.end():].rstrip("} ") if marked else boxed
     marked, hashes = [*_MARKER.finditer(tail)], _HASHES.findall(tail)
-    if marked or hashes:
-        tail = _SENTENCE.split(tail[marked[-1].end():])[0].strip(" *") if marked else hashes[-1].strip()
+    if marked:
+        tail = _SENTENCE.split(tail[marked[-1].end():])[0].strip(" *")
+    elif hashes:
+        tail = hashes[-1].strip()
     is_prose = len(tail) > 200 or re.search(r"(?<![\\a-z])[a-z]{2,} [a-z]{2}", tail)
     if not is_prose and _readings(tail):
         return tail
@@ -121,7 +122,9 @@ def _words(match):
     text, before = (match[1] or match[0]).strip(" ~.,"), match.string[:match.start()]
     if text.lower() in _SYNONYMS or text in _FUNCTIONS:
         return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
-    is_word = re.search(r"[^\W\d]\.?[^\W\d]", text) if match[1] else len(text) > 3 or not text.isascii()
+    is_word = len(text) > 3 or not text.isascii()
+    if match[1]:
+        is_word = re.search(r"[^\W\d]\.?[^\W\d]", text)
     if match[1] and re.match(r"\d", text):
         return re.sub(r"[A-Za-z]{2,}", lambda m: f"“{m[0]}”", text)
     is_last = match.string[match.end():].lstrip()[:1] in ",/"
@@ -154,7 +157,8 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
     # a unit behind a value, and what else is said about it
-    (r"(?:(?<=[\d)}°%])|(?<=\b[A-Za-z])|(?<=\\pi))\s*“[^”]*”[\s\w“”/^{}.]*?(?=$|[,;()\]=:}])", " "),
+    (r"(?:(?<=[\d)}°%])|(?<=\b[A-Za-z])|(?<=\\pi))\s*“[^”]*”"
+     r"(?:\s*\^\s*\{?\d\}?|[\s/]*“[^”]*”|\s+[A-Za-z]+)*\s*(?=$|[,;()\]=:}])", " "),
     (r",[\s,]*,", ","),
     (r"^\s*\\approx", ""),
     (r"^([^\d=]*[A-Za-z][^\d=]*)\\approx", r"\1="),  # p ≈ .33 says .33, but p = 1/3 ≈ .33 says 1/3
@@ -381,8 +385,6 @@ def _value(node, at, mp):
     limit = {"log": math.inf, "!": 60, "binom": 60}.get(kind, 300)
     if max(map(mp.mag, values)) > limit or kind == "log" and _work.real and mp.re(values[0]) < 0:
         raise _Undecided
-    if kind in ("floor", "ceil"):  # log_2 8 may come out below 3
-        values[0] += mp.mpf(10) ** (10 - mp.dps) * (1 if kind == "floor" else -1)
     return getattr(mp, _FUNCTIONS[kind])(*values)
 
 
@@ -419,8 +421,8 @@ def _equal_values(a, b, others=0, within=0):
         _work.real, off = bool(names), []
         try:
             for mp in _work.contexts:
-                constants = {r"\pi": +mp.pi, "e": +mp.e, "i": mp.j, "%": mpq(1, 100), "°": +mp.degree}
-                x, y = (_value(node, at | constants, mp) for node, at in zip((a, b), points))
+                known = {r"\pi": +mp.pi, "e": +mp.e, "i": mp.j, "%": mpq(1, 100), "°": +mp.degree}
+                x, y = (_value(node, at | known, mp) for node, at in zip((a, b), points))
                 off.append(abs(mp.convert(x - y)))
             scale = max(abs(mp.convert(x)), abs(mp.convert(y)), off[0] * mp.mpf(10) ** LOW)
             tolerance = 0 if _bits(x) and _bits(y) else scale * mp.mpf(10) ** (30 - HIGH)
@@ -449,8 +451,9 @@ def verdict(response, answer):
         return True
     _work.left, _work.undecided = STEPS, max(len(found), len(answer)) > LONGEST
     try:
-        pairs = product(_readings(found), _readings(answer))
-        return any(_same(a, b) for a, b in pairs) or (None if _work.undecided else False)
+        golds = _readings(answer)
+        is_same = any(_same(a, b) for a in _readings(found) for b in golds)
+        return is_same or (None if _work.undecided else False)
     except (_Undecided, RecursionError):
         return None
 
@@ -469,9 +472,8 @@ def is_readable(answer):
 
 def _digits(text):
     """A plain number of any size, exactly, as (is negative, whole digits, decimals); else None."""
-    sign_whole_decimals = (
-        r"[\s$]*([-+−]?)(?=\.?\d)([1-9]\d{0,2}(?:(?:,\\!\s*|\{,\}|,)\d{3})+|\d*)(?:\.(\d*))?[\s$.]*")
-    match = re.fullmatch(sign_whole_decimals, text)
+    whole = r"[1-9]\d{0,2}(?:(?:,\\!\s*|\{,\}|,)\d{3})+|\d*"
+    match = re.fullmatch(rf"[\s$]*([-+−]?)(?=\.?\d)({whole})(?:\.(\d*))?[\s$.]*", text)
     if match is None:
         return None
     whole, decimals = re.sub(r"\D", "", match[2]).lstrip("0"), (match[3] or "").rstrip("0")
@@ -505,7 +507,7 @@ def _same(a, b):
             return _equal_values(x, y, within=mpq(99, 10 ** (x[2] + 2)))
     # 25% may be 25 or 25/100, which is what its node evaluates to; the same with degrees
     meant = [(x, x[1][0]) if x[0] in ("%", "°") else (x,) for x in (a, b)]
-    return any(_equal_values(x, y) for x, y in product(*meant))
+    return any(_equal_values(x, y) for x in meant[0] for y in meant[1])
 
 
 def _said(node):
