@@ -4,6 +4,7 @@ executed would hand the machine over. So: graded pairs, properties, and what was
 import ast
 import json
 import random
+import sys
 import threading
 import time
 from pathlib import Path
@@ -58,6 +59,7 @@ T decimal ¦ 6.02 \cdot 10^{23} ¦ 6.02e23
 F decimal ¦ 1.000000001 ¦ 1
 T decimal ¦ \sqrt{3} ¦ 1.7320508075688772
 F decimal ¦ \sqrt{3} ¦ 1.73
+F decimal ¦ \frac{1}{3} ¦ 0.3333333344
 T currency/thousands ¦ \$1,250 ¦ 1250
 T currency/thousands ¦ \$32,\!348 ¦ 32348 \text{ dollars}
 T currency/thousands ¦ 12{,}345 ¦ 12345
@@ -575,6 +577,15 @@ def test_same_verdicts_in_threads_with_a_small_stack_and_deep_in_the_stack():
 
     assert deeper(500) is True
     assert deeper(850) in (True, None)
+
+
+def test_the_depth_is_bounded_whatever_python_allows():
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        assert verdict(boxed("(" * 900 + "7" + ")" * 900), "7") is not True
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_nothing_that_executes_is_called():
