@@ -24,7 +24,7 @@ T response tokens.
 
 import torch
 
-C = 2.0  # a ratio above it counts as `capped` in the metrics
+C = 2.0  # where w or rho is above it, a token counts as `capped` in the metrics
 
 
 def group_advantages(rewards, group_size):
@@ -159,7 +159,8 @@ def policy_loss(
 @torch.no_grad()
 def _sums(objective, is_clipped, log_rho, w, A, entropy, from_snapshot, mask):
     rho = log_rho.exp()
-    # Tokens with a policy gradient: the objective is 0 where A is, and where a method masks them.
+    # effective: tokens with a policy gradient; the objective is 0 where A is and where a method
+    # masks them. clip_lost: the share of sum |rho A| whose gradient is clipped away.
     effective = ~is_clipped & (objective != 0)
     lost = (rho * A).abs().masked_fill(objective == 0, 0.0)
     per_token = {

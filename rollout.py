@@ -3,11 +3,11 @@
 Two layouts, because sampling and scoring want different edges to line up (`p` prompt, `s` prefix,
 `c` continuation, `.` padding):
 
-    to sample   ....pppppsss|      left-padded: prompt and prefix *end* in one column, so that one
-                ..pppppppppp|      `generate` call continues seeded and unseeded rows together;
+    to sample   ..pppppsss|        left-padded: prompt and prefix *end* in one column, so that one
+                pppppppppp|        `generate` call continues seeded and unseeded rows together;
                                    row i stops at its own cap of L - k_i new tokens
-    to score    ....ppppp|sssccc.  responses *start* in one column: in every [B, T] tensor below,
-                pppppppppp|cccccc  t = 0 is the first response token, prefix or not
+    to score    .....ppppp|sssccc. responses *start* in one column: in every [B, T] tensor below,
+                pppppppppp|ccccccc t = 0 is the first response token, prefix or not
 
 A prefix is token ids from end to end. It is never decoded and encoded again: that may give other
 ids, and its recorded log-probs would then belong to tokens that nobody sampled.

@@ -52,7 +52,7 @@ def parser(description):
     add("--model", default="tiny", help="folder or Hub id; tiny: the task's own base policy")
     add("--base-steps", type=count, default=400, help="supervised steps of the tiny policy")
     add("--max-new-tokens", type=count, default=20, help="cap on a response, prefix included")
-    add("--out", help="folder to make (default: one in runs/ named by the main flags)")
+    add("--out", help="folder to make; None: in runs/, named by the main flags")
     add("--rng-seed", type=int, default=0, help="of the random generators")
     add("--device", type=device, default=gpu, help="cpu, cuda, cuda:1, ...")
     add("--threads", type=count, default=torch.get_num_threads(), help="of the CPU")
@@ -65,7 +65,8 @@ def number(kind, low, high=float("inf")):
     def parse(text):
         value = kind(text)
         if not low <= value <= high or value == float("inf"):
-            raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}")
+            bounds = f"{low} or more" + (f", {high} or less" if high < float("inf") else "")
+            raise argparse.ArgumentTypeError(f"{text} must be {bounds}")
         return value
 
     parse.__name__ = "number" if kind is float else "whole number"  # for "invalid ... value"
@@ -127,8 +128,8 @@ def new_folder(folder, config):
     try:
         folder.mkdir(parents=True)  # of two runs started at once, one fails here
     except OSError as error:
-        fail(f"--out {folder} cannot be made ({error.strerror}); a run never overwrites anything: "
-             "name another folder, or remove that one")
+        fail(f"--out {folder} cannot be made ({error.strerror}); no run is overwritten: name another "
+             "folder, or remove what is there")
     packages = ("torch", "transformers", "datasets", "sympy", "tqdm")
     versions = {"python": sys.version.split()[0], **{p: version(p) for p in packages}}
     config = {**config, "versions": versions, "git_commit": _git_commit()}
@@ -168,7 +169,7 @@ def draw_curves(folder):
             points = [(row["step"], row[key]) for row in rows if row["kind"] == kind]
             axis.plot(*zip(*points), label=key)
         axis.set(title=title, xlabel="step")
-        axis.legend()
+        axis.legend(fontsize="small", framealpha=0.4)
     figure.savefig(folder / "curves.png", dpi=110)
     return folder / "curves.png"
 

@@ -16,11 +16,11 @@ of the row are as near to the policy as in GRPO. In a whole old trajectory (`seq
 The Ring below keeps the past, draw_prefixes samples from it. Three decisions in it fail silently
 if made the other way:
 
-1. *A prefix a row*, each with a length of its own, not a prefix a group. Were it shared, the
-   advantages of the group, which sum to zero, would all multiply the same gradient: the policy
-   would learn exactly nothing about the prefix.
+1. *A prefix a row*, each with a length of its own, not a prefix a group. A shared one would be
+   judged by its rows against the unseeded ones alone, never against another start; and if all rows
+   of the group shared it, their advantages, which sum to zero, would cancel on it exactly.
 2. *Log-probs at once.* They are scored while the snapshot is loaded, by the function that scores
-   the policy, at the temperature of sampling. By the time of the update it may be evicted.
+   the policy, at the temperature of sampling. Later the instance may hold another snapshot.
 3. *Another instance.* A snapshot is loaded into a second model, never into the policy and back:
    the weights that the optimizer is working on stay where they are.
 """

@@ -34,13 +34,13 @@ def parse_args(argv=None):
     add("--task", default="countdown", choices=TASKS, help="see tasks/problems.py")
     add("--method", default="thinking_seeds", choices=METHODS, help="see loss.py")
     add("--steps", type=count, default=150, help="training steps, a rollout each")
-    add("--train-problems", type=natural, default=0, help="a finite set; 0: fresh ones without end")
+    add("--train-problems", type=natural, default=0, help="a finite set; 0: drawn anew each step")
     # Sampling
     add("--prompts-per-step", type=count, default=16, help="problems in a rollout")
     add("--group-size", type=runs.number(int, 2), default=16, help="responses per problem")
     add("--temperature", type=positive, default=1.0, help="of sampling and of all log-probs")
     # Seeds
-    add("--seed-fraction", type=share, help="seeded rows of a group (default: 0.5; grpo: 0)")
+    add("--seed-fraction", type=share, help="seeded share of a group; None: 0.5, for grpo 0")
     add("--prefix-min", type=share, default=0.05, help="shortest prefix, part of --max-new-tokens")
     add("--prefix-max", type=share, default=0.5, help="longest prefix; equal: a fixed length")
     add("--ring-size", type=count, default=4, help="snapshots kept, on the CPU")
@@ -197,6 +197,7 @@ def train(args, folder, ring, bounds, pool, held_out):
             shown |= {key: f"{metrics[key]:.3f}" for key in ("reward", "entropy")}
             bar.set_postfix(shown)
             if interrupted:
+                print(f"stopped after {step + 1} steps, before their evaluation", file=sys.stderr)
                 break
         if not interrupted:
             evaluate_now(args.steps)

@@ -80,7 +80,7 @@ def open_model(model, task, base_steps, device):
         if TASKS[task].base_policy is None:
             raise ValueError(f"--model tiny: task {task} has none, give a folder or a Hub id")
         path = TASKS[task].base_policy(base_steps)
-    elif not path.exists() and path.parent != Path() and path.parent.is_dir():
+    elif not path.exists() and (len(path.parts) > 2 or path.parent.is_dir() and "/" in model):
         raise ValueError(f"--model {model}: there is no such folder")  # no need to ask the Hub
     try:
         opened, tokenizer = load_model(str(path), device)

@@ -10,8 +10,9 @@ import types
 from pathlib import Path
 
 import eval as evaluation
+import tasks
 import train
-from tasks import countdown, problems
+from tasks import problems
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -59,9 +60,8 @@ def test_the_other_commands_and_flags_exist(tmp_path):
 def test_the_map_names_every_file():
     table = README.split("## The files")[1].split("##")[0]
     listed = set(re.findall(r"^\| `([\w/.]+)` \|", table, re.MULTILINE))
-    files = [*ROOT.glob("*.py"), *(ROOT / "tasks").glob("*.py")]
-    named = {str(path.relative_to(ROOT)) for path in files if path.name != "__init__.py"}
-    assert listed == named | {"tests/"}
+    assert all((ROOT / name).exists() for name in listed)
+    assert {path.name for path in ROOT.glob("*.py")} < listed  # tasks/ may hold tasks of your own
 
 
 def test_the_methods_table_is_complete():
@@ -77,7 +77,8 @@ def test_the_task_of_your_own_trains(tmp_path, monkeypatch):
     exec(module, reverse.__dict__)
     monkeypatch.setattr(problems, "TASKS", dict(problems.TASKS))
     monkeypatch.setattr(train, "TASKS", problems.TASKS)
-    exec(line, {**vars(problems), "reverse": reverse, "countdown": countdown})
+    monkeypatch.setattr(tasks, "reverse", reverse, raising=False)
+    exec(line, dict(vars(problems)))
     rows = {split: problems.load_problems("reverse", split, 50, 0) for split in ("train", "test")}
     assert problems.reward("704", {"task": "reverse", "answer": "704"}) == 1.0
     assert not {r["prompt"] for r in rows["train"]} & {r["prompt"] for r in rows["test"]}
