@@ -27,14 +27,18 @@ def pass_at_k(n, c, k):
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
+def usual_ks(samples):
+    return [k for k in (1, 4, 16) if k < samples] + [samples]
+
+
 def bootstrap_interval(values, resamples=2000):
     """95 % percentile interval of the mean of `values`, one per *problem*, resampled over problems:
     the samples of one problem are not independent draws of the benchmark, the problems are."""
     values = torch.tensor(values, dtype=torch.float64)
-    own = torch.Generator().manual_seed(0)  # an evaluation disturbs no other draw
-    picks = torch.randint(len(values), (resamples, len(values)), generator=own)
-    edges = torch.tensor([0.025, 0.975], dtype=torch.float64)
-    return values[picks].mean(dim=1).quantile(edges).tolist()
+    own, n = torch.Generator().manual_seed(0), len(values)  # it disturbs no other draw
+    picks = torch.randint(n, (resamples, n), generator=own)
+    means = values[picks].mean(dim=1)
+    return [means.quantile(edge).item() for edge in (0.025, 0.975)]
 
 
 def evaluate(
@@ -47,12 +51,11 @@ def evaluate(
     `samples`; write: called with a dict a sample.
     Right is a reward of 1 or more. Temperature 0 is greedy, and its entropy None.
     """
-    stop = stop_ids(model, tokenizer)
+    stop, started = stop_ids(model, tokenizer), time.perf_counter()
     jobs = [i for i in range(len(rows)) for _ in range(samples)]  # the problem of every sample
     prompts = [prompt_ids(tokenizer, row) for row in rows]
     correct, solutions = [0] * len(rows), [set() for _ in rows]
     tokens = cut_off = entropy_sum = 0
-    started = time.perf_counter()
     torch.manual_seed(stream(*rng_key))
     with tqdm(total=len(jobs), desc="evaluating", unit="sample", leave=False) as bar:
         for start in range(0, len(jobs), batch_size):
@@ -74,8 +77,8 @@ def evaluate(
                 if write is not None:
                     write({"problem": i, "prompt": rows[i]["prompt"], "response": text,
                            "reward": value, "tokens": len(ids), "cut_off": ids[-1] not in stop})
+            bar.set_postfix_str(f"right {sum(correct) / (start + len(chunk)):.3f}", refresh=False)
             bar.update(len(chunk))
-            bar.set_postfix_str(f"right {sum(correct) / bar.n:.3f}")
     metrics = {"problems": len(rows), "samples": samples}
     for k in ks:
         values = [pass_at_k(samples, c, k) for c in correct]
@@ -111,18 +114,17 @@ def parse_args(argv=None):
     p.add_argument("--split", default="test", choices=["test", "tune"], help="tune: to choose by")
     p.add_argument("--problems", type=count, default=300, help="how many of the split")
     p.add_argument("--samples", type=count, default=16, help="responses per problem")
-    p.add_argument("--k", type=count, nargs="+", default=[1, 4, 16], help="the k of pass@k")
-    p.add_argument("--temperature", type=runs.number(float, 0), default=1.0,
-                   help="0: greedy, one sample a problem")
+    p.add_argument("--k", type=count, nargs="+", help="of pass@k; None: 1, 4, 16 and --samples")
+    p.add_argument("--temperature", type=runs.number(float, 0), default=1.0, help="0: greedy")
     p.add_argument("--batch-size", type=count, default=512, help="responses sampled at once")
     args = p.parse_args(argv)
 
     if args.temperature == 0:  # all samples of a problem would be one and the same
         args.samples, args.k = 1, [1]
-    args.k = sorted(set(args.k))
+    args.k = sorted(set(args.k or usual_ks(args.samples)))
     if args.k[-1] > args.samples:
         runs.fail(f"--k {args.k[-1]}: pass@k needs k <= --samples, which is {args.samples}")
-    model = Path(args.model)
+    model = Path(args.model).resolve()
     name = model.parent.name if model.name == "model" else model.name
     args.out = args.out or f"runs/eval-{name}-{args.task}-{args.rng_seed}"
     return args

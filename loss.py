@@ -144,7 +144,7 @@ def policy_loss(
         # k3, low variance and never negative (http://joschu.net/blog/kl-approx.html). It estimates
         # KL(policy || reference) on the policy's own samples, so the prefix has no part in it.
         log_ratio = (ref_logp.masked_fill(~mask, 0.0) - logp).clamp(-20, 20)
-        k3 = (log_ratio.exp() - 1 - log_ratio).masked_fill(from_snapshot, 0.0)
+        k3 = (log_ratio.expm1() - log_ratio).masked_fill(from_snapshot, 0.0)
         per_token = per_token + kl_coef * k3
         sums["kl_ref"] = _pair(k3[mask].sum(), (mask & ~from_snapshot).sum())
     return (weights.unsqueeze(1) * per_token.masked_fill(~mask, 0.0)).sum(), sums
@@ -170,7 +170,7 @@ def _sums(objective, is_clipped, log_rho, w, A, entropy, from_snapshot, mask):
         "capped": (w > C) | (rho > C),
         "ratio_mean": rho,
         # k3 of KL(behaviour || policy), on behaviour's own samples
-        "kl_behaviour": rho - 1 - log_rho,
+        "kl_behaviour": log_rho.expm1() - log_rho,  # rho - 1 - log rho, less the cancellation
     }
     prefix = mask & from_snapshot
     sums = {}

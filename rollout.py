@@ -19,8 +19,8 @@ import hashlib
 from dataclasses import dataclass
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import GenerationConfig, StoppingCriteria
 
 
 def stream(*key):
@@ -36,13 +36,19 @@ def stream(*key):
 
 
 def load_model(path, device):
-    """The model at `path` (a folder or Hub id) in float32 without dropout, and its tokenizer."""
+    """The model at `path` (a folder or Hub id) in float32 without dropout, and its tokenizer.
+
+    ValueError where weights are missing, which the library would fill with random ones.
+    """
     config = AutoConfig.from_pretrained(path)
     for name, value in vars(config).items():
         # Dropout would make pi_theta another policy at every forward pass, and its ratios noise.
         if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
             setattr(config, name, 0.0)
-    model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=torch.float32)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        path, config=config, dtype=torch.float32, output_loading_info=True)
+    if info["missing_keys"]:
+        raise ValueError(f"it lacks weights: {', '.join(sorted(info['missing_keys'])[:3])}, ...")
     return model.to(device), AutoTokenizer.from_pretrained(path)
 
 
@@ -108,7 +114,7 @@ def sample(model, contexts, caps, temperature, stop):
     try:
         full = model.generate(
             ids, attention_mask=mask.long(), generation_config=settings,
-            stopping_criteria=StoppingCriteriaList([row_stop]))
+            stopping_criteria=[row_stop])
     finally:
         model.generation_config = own
     lengths = row_stop.lengths.tolist()
@@ -178,9 +184,8 @@ def make_batch(prompts, responses, prefix_lengths, stop, device):
     prompt_ids, prompt_mask = _pad(prompts, device, left=True)
     response_ids, mask = _pad(responses, device, left=False)
     ended = torch.tensor([row[-1] in stop for row in responses], device=device)
-    prefix_lengths = torch.tensor(prefix_lengths, device=device)
-    P, T = prompt_mask.sum(1), mask.sum(1)
-    return Batch(prompt_ids, P, response_ids, T, prefix_lengths, ended)
+    k, T = torch.tensor(prefix_lengths, device=device), mask.sum(1)
+    return Batch(prompt_ids, prompt_mask.sum(1), response_ids, T, k, ended)
 
 
 def token_logps(model, batch, temperature):

@@ -10,7 +10,6 @@
 import argparse
 import contextlib
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -51,7 +50,7 @@ def parser(description):
     add = p.add_argument
     add("--model", default="tiny", help="folder or Hub id; tiny: the task's own base policy")
     add("--base-steps", type=count, default=400, help="supervised steps of the tiny policy")
-    add("--max-new-tokens", type=count, default=20, help="cap on a response, prefix included")
+    add("--max-new-tokens", type=count, default=20, help="cap on a response; countdown4 needs 28")
     add("--out", help="folder to make; None: in runs/, named by the main flags")
     add("--rng-seed", type=int, default=0, help="of the random generators")
     add("--device", type=device, default=gpu, help="cpu, cuda, cuda:1, ...")
@@ -77,7 +76,7 @@ def device(name):
     """An argparse type: the name of a device that works."""
     try:
         torch.zeros(1, device=name).tolist()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise argparse.ArgumentTypeError(f"{name} cannot be used, cpu can") from error
     return name
 
@@ -123,22 +122,25 @@ def new_folder(folder, config):
     folder away again, so that the same command can be repeated.
     """
     folder = Path(folder)
-    with contextlib.suppress(OSError):
-        folder.rmdir()  # an empty folder is as good as none
-    try:
-        folder.mkdir(parents=True)  # of two runs started at once, one fails here
-    except OSError as error:
-        fail(f"--out {folder} cannot be made ({error.strerror}); no run is overwritten: name another "
-             "folder, or remove what is there")
     packages = ("torch", "transformers", "datasets", "sympy", "tqdm")
     versions = {"python": sys.version.split()[0], **{p: version(p) for p in packages}}
     config = {**config, "versions": versions, "git_commit": _git_commit()}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # an empty folder is as good as none
+        if any(path.name != "config.json" for path in folder.iterdir()):
+            raise FileExistsError(0, "there is something in it")
+        with open(folder / "config.json", "x", encoding="utf-8") as file:
+            file.write(json.dumps(config, indent=2) + "\n")  # of two runs at once, one fails here
+    except OSError as error:
+        fail(f"--out {folder} cannot be used ({error.strerror}); no run is overwritten: name "
+             "another folder, or remove what is there")
     try:
         yield folder
     finally:
         if [path.name for path in folder.iterdir()] == ["config.json"]:
-            shutil.rmtree(folder)
+            (folder / "config.json").unlink()
+            with contextlib.suppress(OSError):  # not a mounted volume, say
+                folder.rmdir()
 
 
 def append(path, row):

@@ -9,6 +9,7 @@ call, draw_prefixes below, and by one line of loss.py, the prefix term.
 """
 
 import copy
+import math
 import sys
 import time
 
@@ -16,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 import runs
-from eval import evaluate, table
+from eval import evaluate, table, usual_ks
 from loss import METHODS, REDUCTIONS, add_sums, group_advantages, policy_loss, row_weights
 from loss import rollout_metrics, summarize
 from rollout import response_text, rollout, score, stop_ids, stream, token_logps
@@ -105,10 +106,10 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
     batch.behaviour_logp = behaviour_logp(seeds, batch.old_logp)
     if reference is not None:
         batch.ref_logp, _entropy = score(reference, batch, args.temperature, args.micro_batch)
+    texts = [response_text(tokenizer, ids, stop) for ids in batch.responses()]
     clock.append(time.perf_counter())
 
     # 4. Rewards of prefix and continuation together, and what each row is worth in its group.
-    texts = [response_text(tokenizer, ids, stop) for ids in batch.responses()]
     rewards = torch.tensor([float(reward(text, problems[i // G])) for i, text in enumerate(texts)])
     batch.advantages = group_advantages(rewards, G).to(policy.device)
     return batch, seeds, rewards, [after - before for before, after in zip(clock, clock[1:])]
@@ -119,8 +120,7 @@ def update(args, policy, optimizer, batch):
     policy.train()
     sums, grad_norms = {}, []
     groups = torch.arange(len(batch.lengths), device=policy.device).view(-1, args.group_size)
-    for minibatch in groups.tensor_split(args.minibatches):  # of whole groups
-        minibatch = minibatch.flatten()
+    for minibatch in map(torch.flatten, groups.tensor_split(args.minibatches)):
         weights = row_weights(batch.lengths[minibatch], args.loss_reduction, args.max_new_tokens)
         for rows, w in zip(minibatch.split(args.micro_batch), weights.split(args.micro_batch)):
             part = batch[rows]
@@ -148,20 +148,18 @@ def train(args, folder, ring, bounds, pool, held_out):
     reference = copy.deepcopy(policy).requires_grad_(False) if args.kl_coef else None
     optimizer = torch.optim.AdamW(
         policy.parameters(), args.learning_rate, weight_decay=args.weight_decay)
-    ks = sorted({k for k in (1, 4, 16, 64) if k < args.eval_samples} | {args.eval_samples})
     results, shown = {}, {}
 
     def evaluate_now(step):  # always on the same problems, and without seeds
         metrics = evaluate(
             policy, tokenizer, held_out, args.eval_samples, args.max_new_tokens, args.temperature,
-            8 * args.micro_batch, (args.rng_seed, step, "evaluation"), ks)
+            8 * args.micro_batch, (args.rng_seed, step, "evaluation"), usual_ks(args.eval_samples))
         runs.append(folder / "metrics.jsonl", {"kind": "eval", "step": step, **metrics})
         results[f"step {step}"] = metrics
         shown["pass@1"] = f"{metrics['pass@1']:.3f}"
 
     with runs.finish_step_on_interrupt() as interrupted:
-        bar = tqdm(range(args.steps), desc=args.method, unit="step")
-        for step in bar:
+        for step in (bar := tqdm(range(args.steps), desc=args.method, unit="step")):
             if step == 0 or (args.eval_every and step % args.eval_every == 0):
                 evaluate_now(step)
             if ring is not None:
@@ -174,6 +172,8 @@ def train(args, folder, ring, bounds, pool, held_out):
             started = time.perf_counter()
             sums, grad_norm = update(args, policy, optimizer, batch)
             seconds.append(time.perf_counter() - started)
+            if not math.isfinite(grad_norm):
+                runs.fail(f"step {step}: the gradient is {grad_norm}; lower --learning-rate")
 
             names = [f"seconds_{part}" for part in ("prefix", "rollout", "score", "update")]
             metrics = {

@@ -203,11 +203,13 @@ def base_policy(steps, n=3):
         return folder
     home.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=home))
-    unfinished.chmod(0o755)  # mkdtemp's 0700 would lock others out of a shared cache
+    unfinished.chmod(0o755)  # a cache may be shared: not only for the user who made it
     try:
         model, tokenizer = warm_up(steps, n)
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
+        for file in unfinished.iterdir():
+            file.chmod(0o644)
         try:
             os.rename(unfinished, folder)  # atomic: a folder of that name is always whole
         except OSError:

@@ -49,11 +49,11 @@ def problems_of_step(task, pool, count, step, rng_seed):
     if not pool:
         seed = random.Random(f"{rng_seed} {step} problems").getrandbits(60)
         return load_problems(task, "train", count, seed)
-    problems = []
-    for position in range(step * count, (step + 1) * count):
-        epoch, i = divmod(position, len(pool))
-        order = random.Random(f"{rng_seed} {epoch} order").sample(range(len(pool)), len(pool))
-        problems.append(pool[order[i]])
+    problems, n = [], len(pool)
+    for epoch in range(step * count // n, ((step + 1) * count - 1) // n + 1):
+        order = random.Random(f"{rng_seed} {epoch} order").sample(range(n), n)
+        first, last = step * count - epoch * n, (step + 1) * count - epoch * n
+        problems += [pool[i] for i in order[max(0, first) : last]]
     return problems
 
 
@@ -85,7 +85,10 @@ def open_model(model, task, base_steps, device):
     try:
         opened, tokenizer = load_model(str(path), device)
     except Exception as error:  # the libraries behind it raise a dozen kinds
-        raise ValueError(f"--model {model} cannot be opened: {error}") from error
+        again = "; remove that folder, it is made anew" if model == "tiny" else ""
+        raise ValueError(f"--model {model} cannot be opened from {path}: {error}{again}") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ValueError(f"--model {model} comes without a tokenizer: save one beside it")
+    if len(tokenizer) > opened.get_input_embeddings().num_embeddings:
+        raise ValueError(f"--model {model}: its tokenizer has more tokens than the model knows")
     return opened, tokenizer

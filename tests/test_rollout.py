@@ -282,3 +282,27 @@ def test_special_tokens_cannot_hide_in_an_answer(tmp_path):
     assert response_text(tokenizer, ids + [eos], [eos]) == "3*4=12"
     assert response_text(tokenizer, ids, [eos]) == "3*4=12"
     assert response_text(tokenizer, ids[:3] + [pad] + ids[3:] + [eos], [eos]) == "3*4<pad>=12"
+
+
+def test_any_checkpoint_is_trained_and_scored_in_float32(tmp_path):
+    # bfloat16 log-probs are off by percents: ratios of rounding, and clipping of it
+    random_model().to(torch.bfloat16).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    model, _ = load_model(tmp_path, "cpu")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    logits = torch.randn(1, 3, 24).to(torch.bfloat16)
+    batch = make_batch([[3]], [[2, 1]], [0], [1], "cpu")
+    logp, entropy = token_logps(lambda **_: SimpleNamespace(logits=logits), batch, 0.7)
+    exact = (logits[:, :-1].double() / 0.7).log_softmax(-1)[0, [0, 1], [2, 1]]
+    assert logp.dtype == entropy.dtype == torch.float32
+    torch.testing.assert_close(logp[0].double(), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(tmp_path):
+    # the library fills them with random ones, and says so only in its log
+    model = random_model()
+    kept = {n: w for n, w in model.state_dict().items() if "layers.1." not in n}
+    model.save_pretrained(tmp_path, state_dict=kept)
+    make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="layers.1"):
+        load_model(tmp_path, "cpu")

@@ -134,7 +134,7 @@ def test_the_loop_hands_on_its_flags(tmp_path, monkeypatch):
     evaluate = train.evaluate
     monkeypatch.setattr(train, "evaluate", lambda *a: seen.append(a) or evaluate(*a))
     small = (
-        "--steps 3 --prompts-per-step 2 --group-size 2 --minibatches 1 --eval-problems 3 "
+        "--steps 7 --prompts-per-step 2 --group-size 2 --minibatches 1 --eval-problems 3 "
         "--eval-samples 2 --max-new-tokens 6 --temperature 0.8 --snapshot-every 2 --min-lag 1"
     ).split()
     prompts = {}
@@ -143,15 +143,17 @@ def test_the_loop_hands_on_its_flags(tmp_path, monkeypatch):
         argv = ["--model", str(tmp_path / "model"), "--out", str(out), "--rng-seed", rng_seed]
         train.main([*small, *argv])
         rows = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
-        prompts[rng_seed] = {row["prompt"] for row in rows}
-        # step 2 takes a snapshot, but only that of step 0 is a step old by then
-        assert [row["snapshot_step"] for row in rows] == [None, None, 0, None, 0, None]
+        prompts[rng_seed] = [row["prompt"] for row in rows]
+        # with --min-lag 1, step 2's own snapshot is not yet old enough, and step 3's choice has two
+        assert [row["snapshot_step"] for row in rows[:6]] == [None, None, 0, None, 0, None]
+        lags = {row["snapshot_step"] for row in rows[6:] if row["prefix"]}
+        assert lags <= {0, 2, 4} and lags & {2, 4}
     assert prompts["5"] != prompts["6"]
     assert splits == ["test", "train"] * 2
     for _policy, _tokenizer, rows, samples, cap, temperature, *_ in seen:
         assert (len(rows), samples, cap, temperature) == (3, 2, 6, 0.8)
     assert [key for *_, key, ks in seen] == [
-        (seed, step, "evaluation") for seed in (5, 6) for step in (0, 3)]
+        (seed, step, "evaluation") for seed in (5, 6) for step in (0, 7)]
 
 
 def test_a_batch_knows_which_rows_ended():

@@ -488,3 +488,28 @@ def test_ctrl_c_in_the_warm_up_leaves_nothing(tmp_path):
     assert code == 130 and "Traceback" not in stderr
     assert seen == [(True, 1)]
     assert not out.exists() and list(cache.iterdir()) == []
+
+
+def test_two_runs_started_at_once_do_not_share_a_folder(model, tmp_path):
+    """Both would append to one metrics.jsonl: every step twice, from two policies."""
+    out = tmp_path / "out"
+    out.mkdir()
+    argv = command(model, out, "--steps 1")
+    both = [subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for _ in range(2)]
+    assert sorted(process.wait(timeout=120) for process in both) == [0, 2]
+    assert len(rows_of(out, "train")) == 1
+
+
+def test_a_gradient_that_is_not_finite_is_a_line(model, tmp_path, capsys, monkeypatch):
+    """Divergence is the user's learning rate, and not a stack trace about JSON."""
+    monkeypatch.setattr(train, "update", lambda *_: ({}, float("nan")))
+    with pytest.raises(SystemExit) as stop:
+        run(model, tmp_path / "out", "--steps 1")
+    assert stop.value.code == 2 and "error: step 0: the gradient is nan" in capsys.readouterr().err
+
+
+def test_metrics_hold_no_nan(tmp_path):
+    """Python would write NaN, and then no other JSON reader could open the run."""
+    with pytest.raises(ValueError):
+        train.runs.append(tmp_path / "metrics.jsonl", {"loss": float("nan")})
