@@ -99,7 +99,7 @@ def sample(model, contexts, caps, temperature, stop):
         return new
     ids, mask = _pad([contexts[i] for i in rows], model.device, left=True)
     row_caps = torch.tensor([caps[i] for i in rows], device=model.device)
-    row_stop = RowStop(ids.shape[1], row_caps, torch.tensor(stop, device=model.device).long())
+    ends = RowStop(ids.shape[1], row_caps, torch.tensor(stop, device=model.device).long())
     # What is sampled is what is scored: every knob that reshapes the distribution is pinned.
     # (top_k=None would mean 50.)
     pins = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
@@ -113,11 +113,10 @@ def sample(model, contexts, caps, temperature, stop):
     model.eval()
     try:
         full = model.generate(
-            ids, attention_mask=mask.long(), generation_config=settings,
-            stopping_criteria=[row_stop])
+            ids, attention_mask=mask.long(), generation_config=settings, stopping_criteria=[ends])
     finally:
         model.generation_config = own
-    lengths = row_stop.lengths.tolist()
+    lengths = ends.lengths.tolist()
     for i, row, length in zip(rows, full[:, ids.shape[1] :].tolist(), lengths, strict=True):
         new[i] = row[:length]
     return new
