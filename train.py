@@ -106,6 +106,7 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
     batch.behaviour_logp = behaviour_logp(seeds, batch.old_logp)
     if reference is not None:
         batch.ref_logp, _entropy = score(reference, batch, args.temperature, args.micro_batch)
+    # responses() waits for the device: before it, the clock would miss what is still being scored
     texts = [response_text(tokenizer, ids, stop) for ids in batch.responses()]
     clock.append(time.perf_counter())
 

@@ -131,6 +131,10 @@ def test_the_loop_hands_on_its_flags(tmp_path, monkeypatch):
     monkeypatch.setattr(
         train, "load_problems", lambda task, split, *a, **kw: splits.append(split)
         or original(task, split, *a, **kw))
+    asked, original_collect = [], train.collect
+    monkeypatch.setattr(
+        train, "collect", lambda args, step, problems, *a: asked.append(problems)
+        or original_collect(args, step, problems, *a))
     evaluate = train.evaluate
     monkeypatch.setattr(train, "evaluate", lambda *a: seen.append(a) or evaluate(*a))
     small = (
@@ -149,6 +153,7 @@ def test_the_loop_hands_on_its_flags(tmp_path, monkeypatch):
         lags = {row["snapshot_step"] for row in rows[6:] if row["prefix"]}
         assert lags <= {0, 2, 4} and lags & {2, 4}
     assert prompts["5"] != prompts["6"]
+    assert len(asked) == 14 and all(len({row["prompt"] for row in rows}) == 2 for rows in asked)
     assert splits == ["test", "train"] * 2
     for _policy, _tokenizer, rows, samples, cap, temperature, *_ in seen:
         assert (len(rows), samples, cap, temperature) == (3, 2, 6, 0.8)
