@@ -1,21 +1,26 @@
 """Problems in, pass@k out: what a model can do, sampled without seeds.
 
     python eval.py --model runs/thinking_seeds-countdown-0/model --samples 16 --k 1 4 16
+    python eval.py --model Qwen/Qwen2.5-0.5B-Instruct --task math500 aime24 --samples 32 --k 1 8 32
 
 train.py calls `evaluate` before, during and after training.
 """
 
 import math
 import time
+from collections import Counter
 from functools import partial
+from itertools import chain, compress
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from tqdm import tqdm
 
 import runs
 from rollout import make_batch, response_text, sample, score, stop_ids, stream
-from tasks.problems import TASKS, load_problems, open_model, prompt_ids, reward, solution_key
+from tasks.problems import add_flags, askable, load_problems, merged, open_model, prompt_ids
+from tasks.problems import reward, short_name, solution_key, task_of
 
 
 def pass_at_k(n, c, k):
@@ -41,8 +46,17 @@ def bootstrap_interval(values, resamples=2000):
     return [means.quantile(edge).item() for edge in (0.025, 0.975)]
 
 
+def majority(keys, right):
+    """The chance that a vote of the samples is right: of the answers with most votes, the share
+    that is. keys: a solution key a sample, None without an answer, and so without a vote."""
+    votes = Counter(key for key in keys if key is not None)
+    winners = [key for key, count in votes.items() if count == max(votes.values())]
+    return sum(right[keys.index(key)] for key in winners) / max(1, len(winners))
+
+
 def evaluate(
-    model, tokenizer, rows, samples, cap, temperature, batch_size, rng_key, ks, write=None
+    model, tokenizer, rows, samples, cap, temperature, batch_size, rng_key, ks,
+    write=lambda sampled: None
 ):
     """Samples each problem `samples` times; returns the metrics of an evaluation row.
 
@@ -54,69 +68,81 @@ def evaluate(
     stop, started = stop_ids(model, tokenizer), time.perf_counter()
     jobs = [i for i in range(len(rows)) for _ in range(samples)]  # the problem of every sample
     prompts = [prompt_ids(tokenizer, row) for row in rows]
-    correct, solutions = [0] * len(rows), [set() for _ in rows]
-    tokens = cut_off = entropy_sum = 0
+    groups, entropy_sum, right = [[] for _ in rows], 0.0, 0  # groups: the samples of each problem
     torch.manual_seed(stream(*rng_key))
     with tqdm(total=len(jobs), desc="evaluating", unit="sample", leave=False) as bar:
         for start in range(0, len(jobs), batch_size):
             chunk = jobs[start : start + batch_size]
             asked = [prompts[i] for i in chunk]
             responses = sample(model, asked, [cap] * len(chunk), temperature, stop)
-            batch = make_batch(asked, responses, [0] * len(chunk), stop, model.device)
             if temperature > 0:
+                batch = make_batch(asked, responses, [0] * len(chunk), stop, model.device)
                 _logp, entropy = score(model, batch, temperature, -(-batch_size // 8))
                 entropy_sum += entropy.double().sum().item()
-            tokens += batch.lengths.sum().item()
-            cut_off += (~batch.ended).sum().item()
             for i, ids in zip(chunk, responses):
                 text = response_text(tokenizer, ids, stop)
                 value = reward(text, rows[i])
-                if value >= 1:
-                    correct[i] += 1
-                    solutions[i].add(solution_key(text, rows[i]))
-                if write is not None:
-                    write({"problem": i, "prompt": rows[i]["prompt"], "response": text,
-                           "reward": value, "tokens": len(ids), "cut_off": ids[-1] not in stop})
-            bar.set_postfix_str(f"right {sum(correct) / (start + len(chunk)):.3f}", refresh=False)
+                right += value >= 1
+                groups[i].append({
+                    "problem": i, "prompt": rows[i]["prompt"], "response": text,
+                    "answer": solution_key(text, rows[i]), "undecided": math.isnan(value),
+                    "reward": 0.0 if math.isnan(value) else value, "tokens": len(ids),
+                    "cut_off": ids[-1] not in stop})
+                write(groups[i][-1])
+            bar.set_postfix_str(f"right {right / (start + len(chunk)):.3f}", refresh=False)
             bar.update(len(chunk))
+    sampled = list(chain(*groups))
+    right = [[each["reward"] >= 1 for each in group] for group in groups]
+    keys = [merged([each["answer"] for each in group], row) for group, row in zip(groups, rows)]
+    lengths = sorted(each["tokens"] for each in sampled)
     metrics = {"problems": len(rows), "samples": samples}
     for k in ks:
-        values = [pass_at_k(samples, c, k) for c in correct]
-        metrics[f"pass@{k}"] = math.fsum(values) / len(values)
+        values = [pass_at_k(samples, sum(each), k) for each in right]
+        metrics[f"pass@{k}"] = fmean(values)
         metrics[f"pass@{k}_low"], metrics[f"pass@{k}_high"] = bootstrap_interval(values)
-    metrics["distinct_correct"] = sum(map(len, solutions)) / len(rows)
-    metrics["entropy"] = entropy_sum / tokens if temperature > 0 else None
-    metrics |= {"length": tokens / len(jobs), "cut_off": cut_off / len(jobs)}
-    metrics["seconds"] = time.perf_counter() - started
-    return metrics
+    return metrics | {
+        f"avg@{samples}": fmean(map(fmean, right)),  # pass@1, by another name
+        f"maj@{samples}": fmean(map(majority, keys, right)),
+        "distinct": fmean(len({*each} - {None}) for each in keys),
+        "distinct_correct": fmean(len({*compress(*pair)}) for pair in zip(keys, right)),
+        "no_answer": fmean(each["answer"] is None for each in sampled),
+        "undecided": fmean(each["undecided"] for each in sampled),
+        "entropy": entropy_sum / sum(lengths) if temperature > 0 else None,
+        "length": fmean(lengths),
+        "length_p95": lengths[math.ceil(0.95 * len(lengths)) - 1],
+        "cut_off": fmean(each["cut_off"] for each in sampled),
+        "seconds": time.perf_counter() - started,
+    }
 
 
 def table(results):
-    """{label: metrics of evaluate} as text: a line a label, pass@k with its 95 % interval."""
-    lines = []
+    """{label: metrics of evaluate} as text: a column a label, pass@k with its 95 % interval."""
+    first = next(iter(results.values()))
+    names = [name for name in first if not name.endswith(("_low", "_high"))]
+    columns = [["", *names]]
     for label, m in results.items():
-        cells = {"": label, "problems": str(m["problems"]), "samples": str(m["samples"])}
-        for key in (key for key in m if f"{key}_low" in m):
-            cells[key] = f"{m[key]:.3f} [{m[f'{key}_low']:.3f}, {m[f'{key}_high']:.3f}]"
-        cells["distinct correct"] = f"{m['distinct_correct']:.2f}"
-        cells["entropy"] = "-" if m["entropy"] is None else f"{m['entropy']:.3f}"
-        cells |= {"length": f"{m['length']:.1f}", "cut off": f"{m['cut_off']:.3f}"}
-        lines.append(cells)
-    lines.insert(0, {name: name for name in lines[0]})
-    widths = {name: max(len(line[name]) for line in lines) for name in lines[0]}
-    return "\n".join("  ".join(line[n].ljust(w) for n, w in widths.items()) for line in lines)
+        cells = [f"{m[n]:.3f}" if isinstance(m[n], float) else str(m[n] or "-") for n in names]
+        for i, n in enumerate(names):
+            if f"{n}_low" in m:
+                cells[i] += f" [{m[f'{n}_low']:.3f}, {m[f'{n}_high']:.3f}]"
+        columns.append([label, *cells])
+    widths = [max(map(len, column)) for column in columns]
+    lines = [[cell.ljust(w) for cell, w in zip(line, widths)] for line in zip(*columns)]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def parse_args(argv=None):
     count = runs.number(int, 1)
-    p = runs.parser("pass@k of a model on a task, sampled without seeds.")
-    p.add_argument("--task", default="countdown", choices=TASKS)
-    p.add_argument("--split", default="test", choices=["test", "tune"], help="tune: to choose by")
-    p.add_argument("--problems", type=count, default=300, help="how many of the split")
-    p.add_argument("--samples", type=count, default=16, help="responses per problem")
-    p.add_argument("--k", type=count, nargs="+", help="of pass@k; None: 1, 4, 16 and --samples")
-    p.add_argument("--temperature", type=runs.number(float, 0), default=1.0, help="0: greedy")
-    p.add_argument("--batch-size", type=count, default=512, help="responses sampled at once")
+    p = runs.parser("pass@k of a model on tasks, sampled without seeds.")
+    add = p.add_argument
+    add("--task", nargs="+", default=["countdown"], help="or benchmarks, files, Hub ids")
+    add("--split", default="test", help="countdown: tune, to choose by")
+    add_flags(p)
+    add("--problems", type=count, help="of each task at most; None: all, 300 of countdown")
+    add("--samples", type=count, default=16, help="responses per problem")
+    add("--k", type=count, nargs="+", help="of pass@k; None: 1, 4, 16 and --samples")
+    add("--temperature", type=runs.number(float, 0), default=1.0, help="0: greedy")
+    add("--batch-size", type=count, default=512, help="responses sampled at once")
     args = p.parse_args(argv)
 
     if args.temperature == 0:  # all samples of a problem would be one and the same
@@ -124,26 +150,32 @@ def parse_args(argv=None):
     args.k = sorted(set(args.k or usual_ks(args.samples)))
     if args.k[-1] > args.samples:
         runs.fail(f"--k {args.k[-1]}: pass@k needs k <= --samples, which is {args.samples}")
-    model = Path(args.model).resolve()
+    args.dtype = args.dtype or runs.usual_dtype(args.device)
+    model, tasks = Path(args.model).resolve(), "-".join(map(short_name, args.task))
     name = model.parent.name if model.name == "model" else model.name
-    args.out = args.out or f"runs/eval-{name}-{args.task}-{args.rng_seed}"
+    args.out = args.out or f"runs/eval-{name}-{tasks}-{args.rng_seed}"
     return args
 
 
 def main(argv=None):
     args = parse_args(argv)
     torch.set_num_threads(args.threads)
-    rows = runs.or_fail(load_problems, args.task, args.split, args.problems, seed=0)
-    with runs.new_folder(args.out, vars(args)) as folder:
+    load, results = partial(runs.or_fail, load_problems, seed=0, args=args), {}
+    sets = {task: load(task, args.split, args.problems) for task in args.task}
+    precision = runs.precision(args.device, args.dtype)
+    with precision, runs.new_folder(args.out, vars(args)) as folder:
         model, tokenizer = runs.or_fail(
-            open_model, args.model, args.task, args.base_steps, args.device)
-        metrics = evaluate(
-            model, tokenizer, rows, args.samples, args.max_new_tokens, args.temperature,
-            args.batch_size, (args.rng_seed, 0, "evaluation"), args.k,
-            partial(runs.append, folder / "samples.jsonl"),
-        )
-        runs.append(folder / "metrics.jsonl", {"kind": "eval", "task": args.task, **metrics})
-    print(table({args.task: metrics}))
+            open_model, args.model, args.task[0], args.base_steps, args.device)
+        for task, rows in sets.items():
+            cap = args.max_new_tokens or task_of(task).max_new_tokens
+            rows = runs.or_fail(askable, model, tokenizer, cap, rows)
+            results[task] = evaluate(
+                model, tokenizer, rows, args.samples, cap, args.temperature, args.batch_size,
+                (args.rng_seed, 0, "evaluation"), args.k,
+                lambda row: runs.append(folder / "samples.jsonl", {"task": task, **row}))
+            runs.append(
+                folder / "metrics.jsonl", {"kind": "eval", "task": task, **results[task]})
+    print(table(results))
     print(f"every sample: {folder / 'samples.jsonl'}")
 
 

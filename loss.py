@@ -218,18 +218,23 @@ def summarize(total):
 
 
 def rollout_metrics(rewards, group_size, lengths, prefix_lengths, ended):
-    """What the rollout itself tells, before any update; all arguments but group_size are [B]."""
+    """What the rollout itself tells, before any update; all arguments but group_size are [B].
+
+    A reward is nan where the grader came to no verdict; it is counted, and worth 0.
+    """
 
     def mean(values, where=None):
         values = values.double() if where is None else values[where].double()
         return values.mean().item() if len(values) else None
 
-    seeded = prefix_lengths > 0
+    seeded, undecided = prefix_lengths > 0, mean(rewards.isnan())
+    rewards = rewards.nan_to_num(0.0)
     groups = rewards.view(-1, group_size)
     return {
         "reward": mean(rewards),
         "reward_seeded": mean(rewards, seeded),
         "reward_unseeded": mean(rewards, ~seeded),
+        "undecided": undecided,
         "zero_std_groups": (groups.amax(1) == groups.amin(1)).sum().item(),
         "length": mean(lengths),
         "cut_off": mean(~ended),

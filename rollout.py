@@ -38,7 +38,8 @@ def stream(*key):
 def load_model(path, device):
     """The model at `path` (a folder or Hub id) in float32 without dropout, and its tokenizer.
 
-    ValueError where weights are missing, which the library would fill with random ones.
+    Only safetensors are read: a pickle may run what it likes. ValueError where weights are missing,
+    which the library would fill with random ones.
     """
     config = AutoConfig.from_pretrained(path)
     for name, value in vars(config).items():
@@ -46,7 +47,7 @@ def load_model(path, device):
         if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
             setattr(config, name, 0.0)
     model, info = AutoModelForCausalLM.from_pretrained(
-        path, config=config, dtype=torch.float32, output_loading_info=True)
+        path, config=config, dtype=torch.float32, output_loading_info=True, use_safetensors=True)
     if info["missing_keys"]:
         raise ValueError(f"it lacks weights: {', '.join(sorted(info['missing_keys'])[:3])}, ...")
     return model.to(device), AutoTokenizer.from_pretrained(path)

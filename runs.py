@@ -50,10 +50,12 @@ def parser(description):
     add = p.add_argument
     add("--model", default="tiny", help="folder or Hub id; tiny: the task's own base policy")
     add("--base-steps", type=count, default=400, help="supervised steps of the tiny policy")
-    add("--max-new-tokens", type=count, default=20, help="cap on a response; countdown4 needs 28")
+    add("--max-new-tokens", type=count, help="cap on a response; None: the task's, for math 1024")
     add("--out", help="folder to make; None: in runs/, named by the main flags")
     add("--rng-seed", type=int, default=0, help="of the random generators")
     add("--device", type=device, default=gpu, help="cpu, cuda, cuda:1, ...")
+    add("--dtype", choices=["float32", "bfloat16"], help="of forward passes, while weights are "
+        "float32; None: bfloat16 on a GPU, float32 on a CPU")
     add("--threads", type=count, default=torch.get_num_threads(), help="of the CPU")
     return p
 
@@ -79,6 +81,19 @@ def device(name):
     except (RuntimeError, AssertionError, ImportError) as error:
         raise argparse.ArgumentTypeError(f"{name} cannot be used, cpu can") from error
     return name
+
+
+def usual_dtype(device):
+    return "bfloat16" if device.startswith("cuda") else "float32"
+
+
+def precision(device, dtype):
+    """A context in which a model multiplies matrices in `dtype`; its weights and sums are float32.
+
+    The cache is off: it would keep the weights in bfloat16 beyond an optimizer step.
+    """
+    kind = torch.device(device).type
+    return torch.autocast(kind, torch.bfloat16, dtype == "bfloat16", cache_enabled=False)
 
 
 @contextlib.contextmanager

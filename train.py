@@ -2,6 +2,7 @@
 
     python train.py                       the embedded task, on a laptop's CPU, in minutes
     python train.py --method grpo         the same without seeds
+    python train.py --task gsm8k --model Qwen/Qwen2.5-0.5B-Instruct        real math, on a GPU
 
 The method is `collect` and `update`: problems -> seeds (prefixes) -> rollout (continuations,
 log-probs) -> rewards -> loss -> optimizer. --method grpo and --method thinking_seeds differ by one
@@ -12,6 +13,7 @@ import copy
 import math
 import sys
 import time
+from functools import partial
 
 import torch
 from tqdm import tqdm
@@ -22,7 +24,8 @@ from loss import METHODS, REDUCTIONS, add_sums, group_advantages, policy_loss, r
 from loss import rollout_metrics, summarize
 from rollout import response_text, rollout, score, stop_ids, stream, token_logps
 from seeds import Ring, behaviour_logp, draw_prefixes, no_seeds, prefix_bounds, seeded_rows
-from tasks.problems import TASKS, load_problems, open_model, problems_of_step, prompt_ids, reward
+from tasks.problems import add_flags, askable, load_problems, open_model, problems_of_step
+from tasks.problems import prompt_ids, reward, short_name, task_of, warn_of_overlap
 
 # ----------------------------------------------------------------------------------------- flags
 
@@ -32,10 +35,12 @@ def parse_args(argv=None):
     count, natural, share = runs.number(int, 1), runs.number(int, 0), runs.number(float, 0, 1)
     positive, weight = runs.number(float, 1e-6), runs.number(float, 0)
     add = p.add_argument
-    add("--task", default="countdown", choices=TASKS, help="see tasks/problems.py")
+    add("--task", default="countdown", help="or countdown4, gsm8k, math, a file, a Hub id")
+    add("--split", default="train", help="of --task")
+    add_flags(p)
     add("--method", default="thinking_seeds", choices=METHODS, help="see loss.py")
     add("--steps", type=count, default=150, help="training steps, a rollout each")
-    add("--train-problems", type=natural, default=0, help="a finite set; 0: drawn anew each step")
+    add("--train-problems", type=natural, default=0, help="0: all; countdown: new ones each step")
     # Sampling
     add("--prompts-per-step", type=count, default=16, help="problems in a rollout")
     add("--group-size", type=runs.number(int, 2), default=16, help="responses per problem")
@@ -58,16 +63,20 @@ def parse_args(argv=None):
     add("--clip-high", type=weight, default=0.2, help="ratios are clipped above 1 + this")
     add("--kl-coef", type=weight, default=0.0, help="weight of the KL to the start; 0: none")
     add("--loss-reduction", default="token", choices=REDUCTIONS, help="see loss.py")
+    add("--gradient-checkpointing", action="store_true", help="less memory, slower updates")
     # Logging
     add("--eval-every", type=natural, default=50, help="steps; 0: only before and after")
     add("--eval-problems", type=count, default=300, help="held-out problems, always the same")
     add("--eval-samples", type=count, default=16, help="per problem: pass@k up to this k")
-    add("--eval-split", default="test", choices=["test", "tune"], help="tune: to choose flags by")
+    add("--eval-task", help="what to evaluate on, with columns of the usual names; None: --task")
+    add("--eval-split", default="test", help="of --eval-task; countdown: tune, to choose flags by")
     args = p.parse_args(argv)
 
     if args.seed_fraction is None:
         args.seed_fraction = 0.0 if args.method == "grpo" else 0.5
-    args.out = args.out or f"runs/{args.method}-{args.task}-{args.rng_seed}"
+    args.dtype = args.dtype or runs.usual_dtype(args.device)
+    args.max_new_tokens = args.max_new_tokens or task_of(args.task).max_new_tokens
+    args.out = args.out or f"runs/{args.method}-{short_name(args.task)}-{args.rng_seed}"
     # Flags that cannot work together fail here, before anything long starts.
     if args.minibatches > args.prompts_per_step:
         runs.fail(f"--minibatches {args.minibatches}: each needs a whole group, and a step has "
@@ -82,7 +91,10 @@ def parse_args(argv=None):
 
 
 def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
-    """One step's rows, G consecutive ones a problem: (batch, seeds, rewards [B], seconds)."""
+    """One step's rows, G consecutive ones a problem: (batch, seeds, rewards [B], seconds).
+
+    A reward is nan where the grader came to no verdict, and then counts as 0.
+    """
     G, cap, stop = args.group_size, args.max_new_tokens, stop_ids(policy, tokenizer)
     prompts = [ids for row in problems for ids in [prompt_ids(tokenizer, row)] * G]
     clock = [time.perf_counter()]
@@ -112,7 +124,7 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
 
     # 4. Rewards of prefix and continuation together, and what each row is worth in its group.
     rewards = torch.tensor([float(reward(text, problems[i // G])) for i, text in enumerate(texts)])
-    batch.advantages = group_advantages(rewards, G).to(policy.device)
+    batch.advantages = group_advantages(rewards.nan_to_num(0.0), G).to(policy.device)
     return batch, seeds, rewards, [after - before for before, after in zip(clock, clock[1:])]
 
 
@@ -146,6 +158,10 @@ def train(args, folder, ring, bounds, pool, held_out):
     """Returns {"step N": evaluation}, start first and end last, and whether Ctrl-C cut it short."""
     policy, tokenizer = runs.or_fail(
         open_model, args.model, args.task, args.base_steps, args.device)
+    if args.gradient_checkpointing:
+        policy.gradient_checkpointing_enable()
+    fitting = partial(runs.or_fail, askable, policy, tokenizer, args.max_new_tokens)
+    pool, held_out = fitting(pool), fitting(held_out)
     reference = copy.deepcopy(policy).requires_grad_(False) if args.kl_coef else None
     optimizer = torch.optim.AdamW(
         policy.parameters(), args.learning_rate, weight_decay=args.weight_decay)
@@ -194,7 +210,8 @@ def train(args, folder, ring, bounds, pool, held_out):
                     "step": step, "prompt": problems[0]["prompt"],
                     "prefix": tokenizer.decode(responses[i][:k]),
                     "continuation": tokenizer.decode(responses[i][k:]),
-                    "reward": rewards[i].item(), "snapshot_step": seeds.step if k else None})
+                    "reward": rewards.nan_to_num(0.0)[i].item(),
+                    "snapshot_step": seeds.step if k else None})
             shown |= {key: f"{metrics[key]:.3f}" for key in ("reward", "entropy")}
             bar.set_postfix(shown)
             if interrupted:
@@ -218,9 +235,12 @@ def main(argv=None):
         if args.min_lag >= args.steps:
             print(f"note: --steps {args.steps} end before a snapshot is --min-lag {args.min_lag} "
                   "steps old: all will be on-policy", file=sys.stderr)
-    held_out = runs.or_fail(load_problems, args.task, args.eval_split, args.eval_problems, seed=0)
-    pool = runs.or_fail(load_problems, args.task, "train", args.train_problems, seed=0)
-    with runs.new_folder(args.out, vars(args)) as folder:
+    load = partial(runs.or_fail, load_problems, seed=0, args=args)
+    held_out = load(args.eval_task or args.task, args.eval_split, args.eval_problems)
+    pool = load(args.task, args.split, args.train_problems)
+    runs.or_fail(warn_of_overlap, pool, held_out)
+    precision = runs.precision(args.device, args.dtype)
+    with precision, runs.new_folder(args.out, vars(args)) as folder:
         results, interrupted = train(args, folder, ring, bounds, pool, held_out)
         curves = runs.draw_curves(folder)
     first, last = list(results)[0], list(results)[-1]

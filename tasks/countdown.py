@@ -123,6 +123,8 @@ def reward(response, row):
 def solution_key(response, row):
     """The same for two right responses that differ by the order of the operands of + and * only."""
     steps = parse_chain(response, row["numbers"], row["target"])
+    if steps is None:
+        return response.strip() or None
     return str([(op, *sorted((a, b))) for a, op, b, _ in steps])  # a - b is legal one way only
 
 

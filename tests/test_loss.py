@@ -274,13 +274,13 @@ def test_metrics_are_none_where_there_is_nothing_to_average():
 
 def test_rollout_metrics_by_hand():
     metrics = rollout_metrics(
-        rewards=torch.tensor([1.0, 0.0, 1.0, 1.0]), group_size=2,
+        rewards=torch.tensor([1.0, torch.nan, 1.0, 1.0]), group_size=2,  # no verdict is worth 0
         lengths=torch.tensor([4, 6, 3, 6]), prefix_lengths=torch.tensor([4, 0, 2, 0]),
         ended=torch.tensor([True, False, True, True]),
     )
     assert metrics == {
         "reward": 0.75, "reward_seeded": 1.0, "reward_unseeded": 0.5, "zero_std_groups": 1,
-        "length": 19 / 4, "cut_off": 0.25, "prefix_length": 3.0, "prefix_finished": 0.5,
+        "undecided": 0.25, "length": 19 / 4, "cut_off": 0.25, "prefix_length": 3.0, "prefix_finished": 0.5,
     }
     unseeded = rollout_metrics(
         torch.ones(2), 2, torch.ones(2), torch.zeros(2), torch.ones(2, dtype=torch.bool)
