@@ -159,7 +159,7 @@ def train(args, folder, ring, bounds, pool, held_out):
     policy, tokenizer = runs.or_fail(
         open_model, args.model, args.task, args.base_steps, args.device)
     if args.gradient_checkpointing:
-        policy.gradient_checkpointing_enable()
+        policy.activation_checkpointing_enable()
     fitting = partial(runs.or_fail, askable, policy, tokenizer, args.max_new_tokens)
     pool, held_out = fitting(pool), fitting(held_out)
     reference = copy.deepcopy(policy).requires_grad_(False) if args.kl_coef else None

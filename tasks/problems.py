@@ -113,20 +113,21 @@ def _open(task, split, args):
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    path = Path(task)
-    files = [path] if path.is_file() else []
+    path, files = Path(task), []
     is_hub_id = re.fullmatch(r"[\w-]+/[\w.-]+", task) and path.suffix not in FORMATS
-    if args.data_dir and not path.exists():
+    if path.is_file() and path.suffix in FORMATS:
+        files = [path]
+    elif args.data_dir and "/" not in task:
         folder, names = Path(args.data_dir), [f"{task}_{split}*.jsonl"]
         if split == "test":
             names = [f"{task}.jsonl", f"{task}_test.jsonl", f"{task}_math.jsonl"]  # minerva_math
-        files = [path for name in names for path in sorted(folder.glob(name))]
+        files = [found for name in names for found in sorted(folder.glob(name))]
         if not files:
-            raise ValueError(f"{task}: --data-dir {folder} has no {' or '.join(names)}, but "
+            raise ValueError(f"--data-dir {folder} has no {' or '.join(names)}, but "
                              f"{', '.join(sorted(x.name for x in folder.glob('*'))) or 'nothing'}")
-    elif not (path.exists() or task in HUB or is_hub_id):
-        raise ValueError(f"--task {task}: no file, no Hub id (owner/name), and none of "
-                         f"{', '.join([*TASKS, *HUB])}")
+    elif not (path.is_dir() or task in HUB or is_hub_id):
+        raise ValueError(f"--task {task}: no {', '.join(FORMATS)} file, no folder, no Hub id "
+                         f"(owner/name), and none of {', '.join([*TASKS, *HUB])}")
     hub_id, config, only = HUB.get(task, (task, args.dataset_config, "test"))
     try:
         if files:
@@ -217,11 +218,11 @@ def askable(model, tokenizer, cap, rows):
     and those with characters that the tokenizer cannot write. ValueError if no row is left."""
     context = getattr(model.config, "max_position_embeddings", None) or math.inf
     kept = [row for row in rows if len(prompt_ids(tokenizer, row)) + cap <= context]
-    if len(kept) < len(rows):
-        note(f"{len(rows) - len(kept)} of {len(rows)} problems are left out: with --max-new-tokens "
-             f"{cap} they do not fit the model's context of {context} tokens")
+    room = f"the model's context of {context} tokens together with --max-new-tokens {cap}"
     if rows and not kept:
-        raise ValueError("there is no problem left")
+        raise ValueError(f"no problem fits {room}")
+    if len(kept) < len(rows):
+        note(f"{len(rows) - len(kept)} of {len(rows)} problems are left out: they exceed {room}")
     characters = {c for row in kept for c in row["prompt"] if not c.isspace()}
     ids = {c: tokenizer(c, add_special_tokens=False)["input_ids"] for c in characters}
     unknown = {c for c in characters if not ids[c] or tokenizer.unk_token_id in ids[c]}

@@ -280,7 +280,8 @@ def test_rollout_metrics_by_hand():
     )
     assert metrics == {
         "reward": 0.75, "reward_seeded": 1.0, "reward_unseeded": 0.5, "zero_std_groups": 1,
-        "undecided": 0.25, "length": 19 / 4, "cut_off": 0.25, "prefix_length": 3.0, "prefix_finished": 0.5,
+        "undecided": 0.25, "length": 19 / 4, "cut_off": 0.25, "prefix_length": 3.0,
+        "prefix_finished": 0.5,
     }
     unseeded = rollout_metrics(
         torch.ones(2), 2, torch.ones(2), torch.zeros(2), torch.ones(2, dtype=torch.bool)
