@@ -54,10 +54,8 @@ def majority(keys, right):
     return sum(right[keys.index(key)] for key in winners) / max(1, len(winners))
 
 
-def evaluate(
-    model, tokenizer, rows, samples, cap, temperature, batch_size, rng_key, ks,
-    write=lambda sampled: None
-):
+def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_key, ks,
+             write=lambda sampled: None):
     """Samples each problem `samples` times; returns the metrics of an evaluation row.
 
     rows: N problems; cap: response tokens; batch_size: responses per `generate` call (a forward to
@@ -162,10 +160,8 @@ def main(argv=None):
     torch.set_num_threads(args.threads)
     load, results = partial(runs.or_fail, load_problems, seed=0, args=args), {}
     sets = {task: load(task, args.split, args.problems) for task in args.task}
-    precision = runs.precision(args.device, args.dtype)
-    with precision, runs.new_folder(args.out, vars(args)) as folder:
-        model, tokenizer = runs.or_fail(
-            open_model, args.model, args.task[0], args.base_steps, args.device)
+    with runs.precision(args), runs.new_folder(args.out, vars(args)) as folder:
+        model, tokenizer = runs.or_fail(open_model, args, args.task[0])
         for task, rows in sets.items():
             cap = args.max_new_tokens or task_of(task).max_new_tokens
             rows = runs.or_fail(askable, model, tokenizer, cap, rows)
@@ -173,8 +169,8 @@ def main(argv=None):
                 model, tokenizer, rows, args.samples, cap, args.temperature, args.batch_size,
                 (args.rng_seed, 0, "evaluation"), args.k,
                 lambda row: runs.append(folder / "samples.jsonl", {"task": task, **row}))
-            runs.append(
-                folder / "metrics.jsonl", {"kind": "eval", "task": task, **results[task]})
+            row = {"kind": "eval", "task": task, **results[task]}
+            runs.append(folder / "metrics.jsonl", row)
     print(table(results))
     print(f"every sample: {folder / 'samples.jsonl'}")
 

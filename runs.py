@@ -87,13 +87,13 @@ def usual_dtype(device):
     return "bfloat16" if device.startswith("cuda") else "float32"
 
 
-def precision(device, dtype):
-    """A context in which a model multiplies matrices in `dtype`; its weights and sums are float32.
+def precision(args):
+    """A context in which a model multiplies matrices in --dtype; its weights and sums are float32.
 
     The cache is off: it would keep the weights in bfloat16 beyond an optimizer step.
     """
-    kind = torch.device(device).type
-    return torch.autocast(kind, torch.bfloat16, dtype == "bfloat16", cache_enabled=False)
+    kind, is_on = torch.device(args.device).type, args.dtype == "bfloat16"
+    return torch.autocast(kind, torch.bfloat16, is_on, cache_enabled=False)
 
 
 @contextlib.contextmanager

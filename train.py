@@ -156,8 +156,7 @@ def update(args, policy, optimizer, batch):
 
 def train(args, folder, ring, bounds, pool, held_out):
     """Returns {"step N": evaluation}, start first and end last, and whether Ctrl-C cut it short."""
-    policy, tokenizer = runs.or_fail(
-        open_model, args.model, args.task, args.base_steps, args.device)
+    policy, tokenizer = runs.or_fail(open_model, args, args.task)
     if args.gradient_checkpointing:
         policy.activation_checkpointing_enable()
     fitting = partial(runs.or_fail, askable, policy, tokenizer, args.max_new_tokens)
@@ -239,8 +238,7 @@ def main(argv=None):
     held_out = load(args.eval_task or args.task, args.eval_split, args.eval_problems)
     pool = load(args.task, args.split, args.train_problems)
     runs.or_fail(warn_of_overlap, pool, held_out)
-    precision = runs.precision(args.device, args.dtype)
-    with precision, runs.new_folder(args.out, vars(args)) as folder:
+    with runs.precision(args), runs.new_folder(args.out, vars(args)) as folder:
         results, interrupted = train(args, folder, ring, bounds, pool, held_out)
         curves = runs.draw_curves(folder)
     first, last = list(results)[0], list(results)[-1]

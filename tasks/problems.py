@@ -289,18 +289,18 @@ def merged(keys, row):
     return [first[key] for key in keys]
 
 
-def open_model(model, task, base_steps, device):
-    """`--model` on the device, and its tokenizer: `tiny` is the task's own base policy, all else a
+def open_model(args, task):
+    """--model on --device, and its tokenizer: `tiny` is the task's own base policy, all else a
     folder or a Hub id. ValueError where it cannot be had."""
-    path = Path(model)
+    model, path = args.model, Path(args.model)
     if model == "tiny":
         if task_of(task).base_policy is None:
             raise ValueError(f"--model tiny: task {task} has none, give a folder or a Hub id")
-        path = task_of(task).base_policy(base_steps)
+        path = task_of(task).base_policy(args.base_steps)
     elif not path.exists() and (len(path.parts) > 2 or path.parent.is_dir() and "/" in model):
         raise ValueError(f"--model {model}: there is no such folder")  # no need to ask the Hub
     try:
-        opened, tokenizer = load_model(str(path), device)
+        opened, tokenizer = load_model(str(path), args.device)
     except Exception as error:  # the libraries behind it raise a dozen kinds
         again = "; remove that folder, it is made anew" if model == "tiny" else ""
         raise ValueError(f"--model {model} cannot be opened from {path}: {error}{again}") from error

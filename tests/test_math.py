@@ -119,7 +119,7 @@ def one_step(*flags):
         model.activation_checkpointing_enable()
     optimizer, gradients = torch.optim.SGD(model.parameters(), 0.0), []
     optimizer.zero_grad = lambda: gradients.append([p.grad.clone() for p in model.parameters()])
-    with runs.precision("cpu", args.dtype):
+    with runs.precision(args):
         batch.old_logp, _ = score(model, batch, 1.0, 4)
         batch.behaviour_logp = batch.old_logp
         sums, _norm = update(args, model, optimizer, batch)
@@ -157,7 +157,7 @@ def test_an_optimizer_step_is_seen_under_bfloat16():
     """autocast keeps copies of the weights in bfloat16, by default beyond the optimizer's step."""
     model = random_model(vocab_size=300)
     batch = make_batch([[3, 4]], [[5, 6, 7]], [0], [1], "cpu")
-    with runs.precision("cpu", "bfloat16"):
+    with runs.precision(parse_args(["--dtype", "bfloat16", "--device", "cpu"])):
         before, _ = token_logps(model, batch, 1.0)
         before.sum().backward()
         with torch.no_grad():
