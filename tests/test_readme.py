@@ -46,7 +46,10 @@ def test_the_main_command_at_a_tiny_budget(tmp_path):
 
 
 def test_the_other_commands_and_flags_exist(tmp_path):
-    evaluation.parse_args(command("python eval.py")[2:])
+    scripts = {"train.py": train.parse_args, "eval.py": evaluation.parse_args}
+    for words in map(shlex.split, COMMANDS):
+        if words[:1] == ["python"] and words[1] in scripts:
+            scripts[words[1]](words[2:])
     assert command("python -m pytest") == ["python", "-m", "pytest", "-q", "tests"]
     known = {
         flag
