@@ -5,9 +5,9 @@ r"""Is this math answer right? The grader of the benchmarks, and the reward of a
     is_correct(response, answer) -> bool       verdict is True: undecided is not right
     is_readable(answer) -> bool                False for a gold answer that is broken
 
-An answer is rewritten until a thing is written in one way only, parsed into a tree of tuples, and
+An answer is rewritten until a thing is written in one way only, parsed into sympy objects, and
 evaluated: exactly while it is rational, else with mpmath (sympy's arithmetic) at two precisions,
-its variables at a few fixed points. Text from a model is never executed, nor handed to anything
+its variables at a few fixed points. sympy itself evaluates nothing: it could not be stopped. Text from a model is never executed, nor handed to anything
 that might. Sizes are checked before anything is evaluated, and all work is counted (STEPS), so a
 verdict is a function of the two strings, and comes in time in any thread and any process.
 
@@ -27,9 +27,12 @@ import random
 import re
 import threading
 import unicodedata
+from fractions import Fraction
 
-from mpmath import MPContext, libmp
-from mpmath.rational import mpq  # exact, and at home among mpmath's floating-point numbers
+from mpmath import MPContext, libmp  # sympy's own arithmetic
+from sympy import Add, E, Expr, Function, I, Integer, Mul, Number, Pow, Rational, Symbol, Tuple
+from sympy import oo, pi
+from sympy.core.symbol import Str
 
 LONGEST = 2_000  # characters of an answer that is more than one number
 DEPTH = 40  # of the parser: some ten frames of the stack each
@@ -100,16 +103,16 @@ def _last_boxed(text):
 # ---------------------------------------------------------------- one thing, one way to write it
 
 _SYNONYMS = dict(pair.split(" ") for pair in r"""
-** ^;\cdot *;\times *;\div /;\lt <;\gt >;\equiv =;<= \le;\leq \le;>= \ge;\leqslant \le;\geq \ge
-\geqslant \ge;!= \ne;\neq \ne;\lbrace \{;\rbrace \};\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *
-· *;⋅ *;÷ /;√ \sqrt;π \pi;∞ \infty;≤ \le;≥ \ge;≠ \ne;∪ \cup;∈ \in;± \pm;≈ \approx;and ,;or ,;pct %
-percent %;degrees °;degree °;infinity \infty;inf \infty;pi \pi;sqrt \root{2};about \approx
+** ^;\cdot *;\times *;\div /;\lt <;\gt >;\equiv =;<= ≤;\le ≤;\leq ≤;\leqslant ≤;>= ≥;\ge ≥;\geq ≥
+\geqslant ≥;!= ≠;\ne ≠;\neq ≠;\lbrace \{;\rbrace \};\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *
+· *;⋅ *;÷ /;√ \sqrt;π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;pct %
+percent %;degrees °;degree °;infinity ∞;inf ∞;pi \pi;sqrt \root{2};about \approx
 & ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”
 """.strip().replace("\n", ";").split(";"))
-# name: what mpmath calls it
-_FUNCTIONS = {f: f for f in "sin cos tan cot sec csc sinh cosh tanh log exp floor ceil".split()}
-_FUNCTIONS |= {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "lg": "log10", "ln": "log",
-               "abs": "fabs", "!": "factorial", "!!": "fac2", "binom": "binomial"}
+_MPMATH_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "lg": "log10", "ln": "log",
+                 "abs": "fabs", "!": "factorial", "!!": "fac2", "binom": "binomial"}
+_FUNCTIONS = {name: Function(_MPMATH_NAMES.get(name, name)) for name in [*_MPMATH_NAMES, *(
+    "sin cos tan cot sec csc sinh cosh tanh log exp floor ceil gcd lcm max min".split())]}
 
 
 def _repeating(match):
@@ -190,45 +193,86 @@ def _tokens(text):
 
 # ------------------------------------------------------------------------------------------- parser
 #
-# The tree: ("num", rational, decimal places), ("sym", name), ("word", text); operations as
-# (name, arguments): + * inv ^ % ° ! and functions; around them ("rel", signs, terms, whether the
-# first is a name), ("set", items), and ("group", brackets, items) for tuples, intervals, matrices
-# (of rows in ⟦⟧), and ratios of more than two.
+# An expression is one of sympy's: Integer, Rational, Symbol, pi, E, I, oo; Add, Mul and Pow of them
+# built with evaluate=False; and undefined Functions, so that there is nothing sympy could evaluate.
+# Around expressions: a word is Str(text), and what has several parts Tuple(Str(kind), *parts). Its
+# kind is "," for a set, the brackets for a tuple or an interval, "⟦⟧" for a matrix and its rows,
+# ":" for a ratio, and the signs for a relation, with a "." before them if its left side is a name.
 
-_RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\ne", r"\in")
-_SIGNS = dict.fromkeys(_RELATIONS, 2) | {",": 1, r"\cup": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
-_TURNED = {">": "<", r"\ge": r"\le", "<": ">", r"\le": r"\ge"}
+_RELATIONS = "=<>≤≥≠∈"
+_SIGNS = dict.fromkeys(_RELATIONS, 2) | {",": 1, "∪": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
+_TURNED = str.maketrans("<>≤≥", "><≥≤")
 _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
-_MINUS_ONE, _INFINITY, _CONSTANTS = ("num", mpq(-1), 0), ("sym", r"\infty"), (r"\pi", "e", "i")
+_UNITS = Symbol("%"), Symbol("°")
+_ATOMS = {r"\pi": pi, "e": E, "i": I, "∞": oo, "%": _UNITS[0], "°": _UNITS[1]}
+_CALL = Function("call")  # f(x, y)
+_ROUNDED = Function("rounded")  # a decimal of nine digits or more, and its digits as an integer
 # what an equation may begin with that only says what is asked: x, f(2), AB, \frac{NO}{BO}, (x,y)
 _NAME = re.compile(r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:,|']|“\w*”)+")
+
+
+def _variables(*nodes):
+    return Tuple(*nodes).free_symbols - {*_UNITS}
+
+
+def _kind(node):
+    return node.args[0].name if isinstance(node, Tuple) else ""
+
+
+def _several(kind, parts):
+    """A container of the parts. Sets in a set are united, and a set of one thing is that thing."""
+    if kind in ",∪":
+        kind, parts = ",", [x for p in parts for x in (p.args[1:] if _kind(p) == "," else (p,))]
+    return parts[0] if kind == "," and len(parts) == 1 else Tuple(Str(kind), *parts)
+
+
+def _apply(function, *parts):
+    """The function of the parts, not evaluated; sums and multiples of matrices entry by entry."""
+    matrices = [part.args for part in parts if _kind(part) == "⟦⟧"]
+    if matrices and len(matrices) == {Add: len(parts), Mul: 1}.get(function):
+        columns = [part.args[1:] if _kind(part) == "⟦⟧" else [part] * 99 for part in parts]
+        return _several("⟦⟧", [_apply(function, *entries) for entries in zip(*columns)])
+    if function is Mul and isinstance(parts[0], Symbol) and not isinstance(parts[1], Expr):
+        return _CALL(*parts)
+    if not all(isinstance(part, Expr) for part in parts):
+        raise _Undecided
+    return function(*parts, evaluate=False)
+
+
+def _negative(node):
+    return -node if isinstance(node, Number) else _apply(Mul, Integer(-1), node)
+
+
+def _inverse(node):
+    return _apply(Pow, node, Integer(-1))
 
 
 def _tied(signs, parts, begins):
     """The tree of `parts` with signs of one level between them; `begins` is the first as text."""
     sign = signs[1]
-    if sign in (",", r"\cup"):
-        return ("list" if sign == "," else "set", tuple(parts))
-    if sign in (">", r"\ge"):
-        return ("rel", tuple(_TURNED.get(s, s) for s in signs[:0:-1]), tuple(parts[::-1]), False)
     if sign in _RELATIONS:
-        return ("rel", tuple(signs[1:]), tuple(parts), _NAME.fullmatch(begins) is not None)
-    if sign == ":" and len(parts) > 2:
-        return ("group", ":", tuple(parts))
-    parts = [("*", (_MINUS_ONE, part)) if s == "-" else ("inv", (part,)) if s in "/:" else part
-             for s, part in zip(signs, parts)]
-    return _joined("+" if sign in "+-" else "*", parts)
+        kind = "".join(signs)
+        if sign in ">≥":
+            return _relation(kind[::-1].translate(_TURNED), parts[::-1])
+        return _relation("." + kind if _NAME.fullmatch(begins) else kind, parts)
+    if sign in ",∪" or sign == ":" and len(parts) > 2:
+        return _several(sign, parts)
+    parts = [_negative(part) if sign == "-" else _inverse(part) if sign in ("/", ":") else part
+             for sign, part in zip(signs, parts)]
+    return _apply(Add if sign in "+-" else Mul, *parts)
 
 
-def _joined(kind, parts):
-    """A sum or a product; of matrices, entry by entry."""
-    rows = [part[2] for part in parts if part[:2] == ("group", "⟦⟧")]
-    if not rows or len(parts) == 1:
-        return (kind, tuple(parts)) if len(parts) > 1 else parts[0]
-    if len({*map(len, rows)}) > 1 or len(rows) != (len(parts) if kind == "+" else 1):
-        raise _Undecided
-    columns = [part[2] if part[:2] == ("group", "⟦⟧") else [part] * len(rows[0]) for part in parts]
-    return ("group", "⟦⟧", tuple(_joined(kind, entry) for entry in zip(*columns)))
+def _relation(kind, parts):
+    """The relation; 5 + 3 = 8 is 8, and what bounds one variable is an interval."""
+    variables = [part for part in parts if isinstance(part, Symbol)]
+    if {*kind} <= {*"=∈"} and not _variables(*parts[-2:]):
+        return parts[-1]
+    if len(variables) != 1 or len(parts) > 3 or not {*kind} <= {*".<≤"} or (
+            _variables(*parts) != {*variables}):
+        return _several(kind, parts)
+    at, signs = parts.index(variables[0]), kind.strip(".")
+    brackets = ("[" if "≤" in signs[:at] else "(") + ("]" if "≤" in signs[at:] else ")")
+    return _several(brackets, ([-oo, *parts[:at]][-1], [*parts[at + 1:], oo][0]))
 
 
 class _Parser:
@@ -245,13 +289,13 @@ class _Parser:
 
     def binds(self):
         """How strongly the next token ties what is before it and behind it; 0 for not at all."""
-        begins_factor = self.token in _CLOSING or re.match(r"\\?[A-Za-z]|\.?\d", self.token)
+        begins_factor = {self.token} & {*_CLOSING, *_ATOMS} or re.match(r"\\?[A-Za-z]|\.?\d", self.token)
         return _SIGNS.get(self.token, 6 if begins_factor else 0)
 
     def expression(self, level=0):
         start, node = len(self.read), self.power()
         while (binds := self.binds()) > level:
-            begins, signs, parts = self.read[start:], ["*"], [node]
+            begins, signs, parts = self.read[start:], [""], [node]
             while self.binds() == binds:
                 signs.append(self.next() if self.token in _SIGNS else "*")
                 parts.append(self.expression(binds))
@@ -262,19 +306,17 @@ class _Parser:
         self.depth += 1
         if self.depth > DEPTH:
             raise _Undecided
-        is_negative = False
-        while self.token in ("+", "-"):
-            is_negative ^= self.next() == "-"
-        node = self.primary()
+        if self.token in ("+", "-"):
+            node = _negative(self.power()) if self.next() == "-" else self.power()
+        else:
+            node = self.primary()
         if self.token in ("!", "!!"):
-            node = (self.next(), (node,))
+            node = _apply(_FUNCTIONS[self.next()], node)
         if self.token == "^":
             self.next()
-            node = ("^", (node, self.power()))
-        if is_negative:
-            node = ("num", -node[1], node[2]) if node[0] == "num" else ("*", (_MINUS_ONE, node))
+            node = _apply(Pow, node, self.power())
         self.depth -= 1
-        return (self.next(), (node,)) if self.token in ("%", "°") else node
+        return node
 
     def primary(self):
         token = self.next()
@@ -283,38 +325,48 @@ class _Parser:
             return self.group(token)
         if re.match(r"\.?\d", token):
             whole, _, decimals = token.partition(".")
-            return ("num", mpq(int(whole + decimals), 10 ** len(decimals)), len(decimals))
+            digits = Integer(int(whole + decimals))
+            value = Rational(digits, 10 ** len(decimals))
+            return _ROUNDED(value, digits) if decimals and digits >= 10**8 else value
         if name in (r"\frac", r"\binom", r"\root"):
             a, b = self.primary(), self.primary()
-            return {r"\frac": ("*", (a, ("inv", (b,)))), r"\root": ("^", (b, ("inv", (a,))))}.get(
-                name, ("binom", (a, b)))
+            if name == r"\binom":
+                return _apply(_FUNCTIONS["binom"], a, b)
+            return _apply(Mul, a, _inverse(b)) if name == r"\frac" else _apply(Pow, b, _inverse(a))
         if name[:1] == "\\" and name[1:] in _FUNCTIONS:
             return self.function(name[1:], index)
-        if not re.match(r"\\?[A-Za-z]|“", token) or token in _SIGNS:
+        if token[:1] == "“":
+            return Str(token.strip("“”"))
+        if token not in _ATOMS and not re.match(r"\\?[A-Za-z]", token):
             raise _Undecided
-        return ("word" if token[0] == "“" else "sym", re.sub("[{}“”]", "", token))
+        return _ATOMS.get(token) or Symbol(re.sub("[{}]", "", token))
 
     def group(self, opening):
         node = self.expression()
-        items, brackets = node[1] if node[0] == "list" else (node,), opening + self.next()
-        if brackets == "⟦⟧" or brackets in ("()", "(]", "[)", "[]") and len(items) > 1:
-            return ("group", brackets, items)
+        items, brackets = node.args[1:] if _kind(node) == "," else (node,), opening + self.next()
+        if brackets in ("()", "(]", "[)", "[]") and len(items) > 1:
+            return _several(brackets, items)
         if brackets != opening + _CLOSING[opening]:
             raise _Undecided
-        return ("set", items) if opening == r"\{" or len(items) > 1 else node
+        if opening == "⟦" and (len(items) > 1 or _kind(node) == "⟦⟧"):  # a column is not of rows
+            return _several(brackets, items)
+        return node
 
     def function(self, name, index):
         exponent = self.next() and self.power() if self.token == "^" else None
-        arguments = [self.primary() if self.token in ("(", "{", "[") else self.power()]
+        arguments = [self.primary() if self.token in ("(", "{", "[", r"\{") else self.power()]
         if self.read[-1] not in ")}]":  # \sin 2x \cos y: the argument is 2x
             while self.token not in ("(", "[") and self.token not in _SIGNS and self.binds() and (
                     self.token.partition("_")[0][1:] not in _FUNCTIONS):
                 arguments.append(self.power())
-        node = _joined("*", arguments)
-        node = (name, node[-1] if node[0] in ("group", "set") else (node,))
+        if len(arguments) > 1:
+            arguments = [_apply(Mul, *arguments)]
+        elif _kind(arguments[0]):
+            arguments = arguments[0].args[1:]
         if index and name == "log":
-            node = ("*", (node, ("inv", (("log", (_tree(index),)),))))
-        return ("^", (node, exponent)) if exponent else node
+            arguments = [*arguments, _tree(index)]
+        node = _apply(_FUNCTIONS[name], *arguments)
+        return node if exponent is None else _apply(Pow, node, exponent)
 
 
 def _tree(text):
@@ -322,7 +374,7 @@ def _tree(text):
     node = parser.expression()
     if parser.token:
         raise _Undecided
-    return ("set", node[1]) if node[0] == "list" else node
+    return node
 
 
 def _readings(text):
@@ -354,6 +406,10 @@ _work = _Work()
 # mpmath keeps pi and its like for all threads together, which is not safe when more digits are due.
 _KEPT = [getattr(libmp, "mpf_" + name)(8_000) for name in ("pi", "e", "ln2", "ln10", "degree")]
 _POINTS = (97, 300, -200, 97, 900, 300, -900, 4000, 97, 900)  # sizes of the coordinates, in 97ths
+_OPERATIONS = {  # what is not mpmath's
+    "Add": sum, "Mul": math.prod, "max": max, "min": min, "rounded": lambda values: values[0],
+    "gcd": lambda values: Fraction(math.gcd(*(x.numerator for x in values))),
+    "lcm": lambda values: Fraction(math.lcm(*(x.numerator for x in values)))}
 
 
 def _spend(steps):
@@ -363,38 +419,38 @@ def _spend(steps):
 
 
 def _bits(x):
-    return sum(part.bit_length() for part in x._mpq_) if isinstance(x, mpq) else 0
+    return x.numerator.bit_length() + x.denominator.bit_length() if isinstance(x, Fraction) else 0
 
 
 def _value(node, at, mp):
-    """The node's value at a point {name: rational}: a rational if possible, else mpmath's."""
-    kind, arguments = node[:2]
-    if kind in ("num", "sym"):
-        return arguments if kind == "num" else at[arguments]
-    values = [_value(x, at, mp) for x in arguments]
+    """The node's value at a point {symbol: number}: a Fraction if possible, else mpmath's."""
+    if isinstance(node, Rational):
+        return Fraction(node.p, node.q)
+    if not node.args:
+        return at[node]
+    name, values = node.func.__name__, [_value(part, at, mp) for part in node.args]
     bits = sum(map(_bits, values))
-    _spend(1 + bits // 500 + (20 if kind in _FUNCTIONS else 0))
-    if bits > EXACT_BITS:
+    _spend(1 + bits // 500 + (0 if name in _OPERATIONS else 20))
+    if name == "Pow":
+        return _power(*values, mp)
+    if name not in _OPERATIONS or bits > EXACT_BITS or not all(map(_bits, values)):
         values = [mp.convert(x) for x in values]
-    if kind in ("+", "*"):
-        return sum(values) if kind == "+" else math.prod(values)
-    if kind in ("%", "°"):
-        return values[0] * at[kind]
-    if kind in ("inv", "^"):
-        return _power(values[0], values[-1] if kind == "^" else mpq(-1), mp)
-    limit = {"log": math.inf, "!": 60, "binom": 60}.get(kind, 300)
-    if max(map(mp.mag, values)) > limit or kind == "log" and _work.real and mp.re(values[0]) < 0:
+    if name in _OPERATIONS:
+        return _OPERATIONS[name](values)
+    limit = {"log": math.inf, "factorial": 60, "binomial": 60}.get(name, 300)
+    if max(map(mp.mag, values)) > limit or name == "log" and _work.real and mp.re(values[0]) < 0:
         raise _Undecided
-    return getattr(mp, _FUNCTIONS[kind])(*values)
+    return getattr(mp, name)(*values)
 
 
 def _power(a, b, mp):
-    p, q = b._mpq_ if isinstance(b, mpq) else (0, 0)
-    if q == 1 and isinstance(a, mpq) and abs(p) * _bits(a) <= EXACT_BITS:
+    p, q = (b.numerator, b.denominator) if isinstance(b, Fraction) else (0, 0)
+    if q == 1 and isinstance(a, Fraction) and abs(p) * _bits(a) <= EXACT_BITS:
         return a**p
-    if q != 1 and isinstance(a, (mpq, mp.mpf)) and a < 0:
+    a, b = mp.convert(a), mp.convert(b)
+    if q != 1 and isinstance(a, mp.mpf) and a < 0:
         if q % 2:  # the real root: (-8)^(1/3) is -2
-            return _power(-a, b, mp) * (-1) ** (p % 2)
+            return _power(-a, Fraction(p, q), mp) * (-1) ** (p % 2)
         if _work.real:
             raise _Undecided
     if mp.mag(b) + math.log2(abs(int(mp.mag(a))) + 1) > 64:
@@ -402,38 +458,46 @@ def _power(a, b, mp):
     return mp.power(a, p if q == 1 else b)
 
 
-def _symbols(node):
-    if node[:1] == ("sym",):
-        return {node[1]} - {*_CONSTANTS}
-    return set().union(*(_symbols(part) for part in node if isinstance(part, tuple)))
-
-
-def _equal_values(a, b, others=0, within=0):
-    """Whether two trees have the same value, at several points if there are variables. `within` is
-    a tolerance; with `others`, b is taken at other points than a.
+def _is_close(a, b, points, within):
+    """Whether a at the first point and b at the second differ by rounding, or `within`, at most.
 
     A difference that is only rounding shrinks with the precision, a real one stays.
     """
-    names, agreed = _symbols(a) | _symbols(b), 0
+    off = []
+    for mp in _work.contexts:
+        known = dict(zip((pi, E, I, *_UNITS), (+mp.pi, +mp.e, mp.j, Fraction(1, 100), +mp.degree)))
+        x, y = (_value(node, known | at, mp) for node, at in zip((a, b), points))
+        if isinstance(x, Fraction) and isinstance(y, Fraction):
+            return abs(x - y) <= within * abs(y)
+        x, y = mp.convert(x), mp.convert(y)
+        off.append(abs(x - y))
+    scale = max(abs(x), abs(y), off[0] * mp.mpf(10) ** LOW)
+    return off[1] <= scale * mp.mpf(10) ** (30 - HIGH) + abs(y) * mp.convert(within)
+
+
+def _equal_values(a, b, units=(), others=0, within=Fraction(0)):
+    """Whether two trees have the same value, at several points if there are variables. `within` is
+    a relative tolerance; with `others`, b is taken at other points than a.
+    """
+    names, agreed = _variables(a, b), 0
+    _work.real = bool(names)
     for trial in range(len(_POINTS) if names else 1):
-        points = [{name: mpq(int(random.Random(f"{name} {t}").random() * _POINTS[t % 10]) or 1, 97)
-                   for name in names} for t in (trial, trial + others)]
-        _work.real, off = bool(names), []
+        points = [{name: _coordinate(name, t) for name in names} | dict.fromkeys(units, Fraction(1))
+                  for t in (trial, trial + others)]
         try:
-            for mp in _work.contexts:
-                known = {r"\pi": +mp.pi, "e": +mp.e, "i": mp.j, "%": mpq(1, 100), "°": +mp.degree}
-                x, y = (_value(node, at | known, mp) for node, at in zip((a, b), points))
-                off.append(abs(mp.convert(x - y)))
-            scale = max(abs(mp.convert(x)), abs(mp.convert(y)), off[0] * mp.mpf(10) ** LOW)
-            tolerance = 0 if _bits(x) and _bits(y) else scale * mp.mpf(10) ** (30 - HIGH)
-            if not off[1] <= tolerance + within:
+            if not _is_close(a, b, points, within):
                 return False
             agreed += 1
-        except (_Undecided, ArithmeticError, ValueError, TypeError, KeyError, mp.NoConvergence):
+        except (_Undecided, ArithmeticError, ValueError, TypeError, KeyError, AttributeError):
             continue  # undefined, too large, or not real, at this point
     is_enough = agreed >= (3 if names else 1)
     _work.undecided |= not is_enough
     return is_enough
+
+
+def _coordinate(symbol, trial):
+    size = _POINTS[trial % len(_POINTS)]
+    return Fraction(int(random.Random(f"{symbol.name} {trial}").random() * size) or 1, 97)
 
 
 # ----------------------------------------------------------------------------------------- verdicts
@@ -444,9 +508,9 @@ def verdict(response, answer):
     found = extract_answer(response)
     if found is None:
         return False
-    numbers = _digits(found), _digits(answer)
-    if None not in numbers:
-        return numbers[0] == numbers[1]
+    numbers = [re.fullmatch(r"[\s$]*(-?)0*([1-9]\d*)[\s$.]*", text) for text in (found, answer)]
+    if all(numbers):  # of any size
+        return numbers[0].groups() == numbers[1].groups()
     if _spelling(found) == _spelling(answer) != "":
         return True
     _work.left, _work.undecided = STEPS, max(len(found), len(answer)) > LONGEST
@@ -470,16 +534,6 @@ def is_readable(answer):
         text.count("$") % 2 == 0 and not re.search(r"\$\s+\$", text))
 
 
-def _digits(text):
-    """A plain number of any size, exactly, as (is negative, whole digits, decimals); else None."""
-    whole = r"[1-9]\d{0,2}(?:(?:,\\!\s*|\{,\}|,)\d{3})+|\d*"
-    match = re.fullmatch(rf"[\s$]*([-+−]?)(?=\.?\d)({whole})(?:\.(\d*))?[\s$.]*", text)
-    if match is None:
-        return None
-    whole, decimals = re.sub(r"\D", "", match[2]).lstrip("0"), (match[3] or "").rstrip("0")
-    return match[1] in ("-", "−") and bool(whole or decimals), whole, decimals
-
-
 def _spelling(text):
     spelled = re.sub(r"\\(?:text|math)[a-z]*\s*\{([^{}]*)\}|[\s$]", r"\1", text).strip(".,")
     choice = re.match(r"\(?([A-Z])[).](?!\d)", spelled)  # (B) 12 is B
@@ -489,60 +543,52 @@ def _spelling(text):
 def _same(a, b):
     """Whether two trees are the same answer."""
     _spend(5)
-    if a[0] == b[0] == "rel" and a != b:
+    if a == b:
+        return True
+    if _kind(a)[-1:] in _SIGNED and _kind(b)[-1:] in _SIGNED:
         return _same_relation(a, b)
     a, b = _said(a), _said(b)
-    if a == b or a[0] == b[0] == "set":
-        return a == b or all(
-            any(_same(x, y) for y in d[1]) for c, d in ((a, b), (b, a)) for x in c[1])
-    if a[0] == b[0] == "group":
-        alike = a[1] == b[1] or len(a[2]) > 2 or {a[1], b[1]} == {"[]", "⟦⟧"}
-        return alike and len(a[2]) == len(b[2]) and all(map(_same, a[2], b[2]))
-    if {a[0], b[0]} & {"group", "set", "rel", "word"}:
-        return False
-    if a[0] == b[0] and a[0] in ("%", "°"):
-        return _equal_values(a[1][0], b[1][0])
-    for x, y in ((a, b), (b, a)):  # a long decimal rounds what is not a decimal
-        if x[0] == "num" != y[0] and x[2] and abs(x[1]) * 10 ** x[2] >= 10**8 and not _symbols(y):
-            return _equal_values(x, y, within=mpq(99, 10 ** (x[2] + 2)))
-    # 25% may be 25 or 25/100, which is what its node evaluates to; the same with degrees
-    meant = [(x, x[1][0]) if x[0] in ("%", "°") else (x,) for x in (a, b)]
-    return any(_equal_values(x, y) for x in meant[0] for y in meant[1])
+    kinds = {_kind(a), _kind(b)}
+    if kinds == {","}:
+        return all(
+            any(_same(x, y) for y in d.args[1:]) for c, d in ((a, b), (b, a)) for x in c.args[1:])
+    if kinds <= _BRACKETS:
+        is_alike = len(kinds) == 1 or len(a.args) > 3 or "⟦⟧" in kinds  # but (1,2) is not [1,2]
+        return is_alike and len(a.args) == len(b.args) and all(map(_same, a.args[1:], b.args[1:]))
+    if not isinstance(a, Expr) or not isinstance(b, Expr):
+        return a == b
+    within = Fraction(0)
+    rounded = [{x.args[1] for x in tree.atoms(_ROUNDED)} for tree in (a, b)]
+    if bool(rounded[0]) != bool(rounded[1]):  # a long decimal rounds what is not a decimal
+        within = Fraction(99, 100 * int(min(rounded[0] | rounded[1])))
+    readings = [(), _UNITS] if Tuple(a, b).free_symbols & {*_UNITS} else [()]
+    return any(_equal_values(a, b, units, within=within) for units in readings)
+
+
+_BRACKETS = {"()", "(]", "[)", "[]", "⟦⟧", ":"}
+_SIGNED = {*_RELATIONS}
 
 
 def _said(node):
-    """What a tree says: of x = 5 the 5, of x > 3 and of unions the intervals, of {5} the 5."""
-    if node[0] == "set":
-        if len(node[1]) == 1:
-            return _said(node[1][0])
-        items = [(item, _said(item)) for item in node[1]]
-        return ("set", sum((said[1] if said[0] == "set" else (item,) for item, said in items), ()))
-    if node[0] != "rel":
-        return node
-    _, signs, terms, is_named = node
-    if {*signs} <= {"=", r"\in"}:
-        return _said(terms[-1]) if is_named or not _symbols(node) else node
-    at = [i for i, term in enumerate(terms) if term[0] == "sym" and term != _INFINITY]
-    if len(at) != 1 or any(_symbols(term) - {r"\infty"} for term in terms if term != terms[at[0]]):
-        return node
-    ends = [("*", (_MINUS_ONE, _INFINITY)), *terms[:at[0]]][-1], [*terms[at[0] + 1:], _INFINITY][0]
-    brackets = ("[" if r"\le" in signs[:at[0]] else "(") + ("]" if r"\le" in signs[at[0]:] else ")")
-    return ("group", brackets, ends) if {*signs} <= {"<", r"\le"} and len(terms) < 4 else node
+    """Of x = 5 the 5, of x = y = 2z the 2z."""
+    return node.args[-1] if _kind(node)[:1] == "." and {*_kind(node)} <= {*".=∈"} else node
 
 
 def _same_relation(a, b):
-    if a[1] == b[1] and len(a[1]) == 1 and _symbols(a) == _symbols(b):
+    signs, parts = {_kind(side).lstrip(".") for side in (a, b)}, (*a.args[1:], *b.args[1:])
+    if len(signs) == 1 and len(parts) == 4 and all(isinstance(part, Expr) for part in parts) and (
+            _variables(a) == _variables(b)):
         # One is a multiple of the other if f / g is constant; the logarithm is undefined for f = 0
         # and g = 0, and for an inequality if the factor is negative.
-        f, g = (("+", (left, ("*", (_MINUS_ONE, right)))) for left, right in (a[2], b[2]))
-        quotient = ("*", (f, ("inv", (g,))))
-        logarithm = ("log", (quotient if a[1] != ("=",) else ("*", (quotient, quotient)),))
+        f, g = (_apply(Add, left, _negative(right)) for left, right in (parts[:2], parts[2:]))
+        quotient = _apply(Mul, f, _inverse(g))
+        quotient = _apply(Mul, quotient, quotient) if signs == {"="} else quotient
+        logarithm = _apply(_FUNCTIONS["log"], quotient)
         if _equal_values(logarithm, logarithm, others=1):
             return True
-    names = {re.sub(r"_.*", "", side[2][0][1]) for side in (a, b) if side[2][0][0] == "sym"}
-    if a[1] == b[1] == ("=",) and len(names) > 1:
+    names = {side.args[1].name.partition("_")[0] for side in (a, b) if isinstance(side.args[1], Symbol)}
+    if signs == {"="} and len(names) > 1:
         return False  # y = -1 is not x = -1
-    said = _said(a), _said(b)
-    if said != (a, b):
-        return said[0] != a and said[1] != b and _same(*said)
-    return a[1] == b[1] and len(a[2]) == len(b[2]) and all(map(_same, a[2], b[2]))
+    if _said(a) != a and _said(b) != b:
+        return _same(_said(a), _said(b))
+    return len(signs) == 1 and len(a.args) == len(b.args) and all(map(_same, a.args[1:], b.args[1:]))
