@@ -30,8 +30,7 @@ import unicodedata
 from fractions import Fraction
 
 from mpmath import MPContext, libmp  # sympy's own arithmetic
-from sympy import Add, E, Expr, Function, I, Integer, Mul, Number, Pow, Rational, Symbol, Tuple
-from sympy import oo, pi
+from sympy import Add, E, Expr, Function, I, Mul, Number, Pow, Rational, Symbol, Tuple, oo, pi
 from sympy.core.symbol import Str
 
 LONGEST = 2_000  # characters of an answer that is more than one number
@@ -109,10 +108,10 @@ _SYNONYMS = dict(pair.split(" ") for pair in r"""
 percent %;degrees °;degree °;infinity ∞;inf ∞;pi \pi;sqrt \root{2};about \approx
 & ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”
 """.strip().replace("\n", ";").split(";"))
-_MPMATH_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "lg": "log10", "ln": "log",
-                 "abs": "fabs", "!": "factorial", "!!": "fac2", "binom": "binomial"}
-_FUNCTIONS = {name: Function(_MPMATH_NAMES.get(name, name)) for name in [*_MPMATH_NAMES, *(
-    "sin cos tan cot sec csc sinh cosh tanh log exp floor ceil gcd lcm max min".split())]}
+_FUNCTIONS = {"\\" + name: Function(mpmath_name or name) for name, _, mpmath_name in (
+    pair.partition("=") for pair in "sin cos tan cot sec csc sinh cosh tanh exp floor ceil gcd lcm "
+    "max min log ln=log lg=log10 arcsin=asin arccos=acos arctan=atan abs=fabs binom=binomial "
+    "!=factorial !!=fac2".split())}
 
 
 def _repeating(match):
@@ -123,7 +122,7 @@ def _repeating(match):
 def _words(match):
     r"""Letters, bare or of a \text{}: "quoted" if they are words, else names, or variables."""
     text, before = (match[1] or match[0]).strip(" ~.,"), match.string[:match.start()]
-    if text.lower() in _SYNONYMS or text in _FUNCTIONS:
+    if text.lower() in _SYNONYMS or "\\" + text in _FUNCTIONS:
         return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
     is_word = len(text) > 3 or not text.isascii()
     if match[1]:
@@ -240,11 +239,11 @@ def _apply(function, *parts):
 
 
 def _negative(node):
-    return -node if isinstance(node, Number) else _apply(Mul, Integer(-1), node)
+    return -node if isinstance(node, Number) else _apply(Mul, Rational(-1), node)
 
 
 def _inverse(node):
-    return _apply(Pow, node, Integer(-1))
+    return _apply(Pow, node, Rational(-1))
 
 
 def _tied(signs, parts, begins):
@@ -311,7 +310,7 @@ class _Parser:
         else:
             node = self.primary()
         if self.token in ("!", "!!"):
-            node = _apply(_FUNCTIONS[self.next()], node)
+            node = _apply(_FUNCTIONS["\\" + self.next()], node)
         if self.token == "^":
             self.next()
             node = _apply(Pow, node, self.power())
@@ -325,16 +324,16 @@ class _Parser:
             return self.group(token)
         if re.match(r"\.?\d", token):
             whole, _, decimals = token.partition(".")
-            digits = Integer(int(whole + decimals))
-            value = Rational(digits, 10 ** len(decimals))
+            digits = Rational(int(whole + decimals))
+            value = digits / 10 ** len(decimals)
             return _ROUNDED(value, digits) if decimals and digits >= 10**8 else value
         if name in (r"\frac", r"\binom", r"\root"):
             a, b = self.primary(), self.primary()
             if name == r"\binom":
-                return _apply(_FUNCTIONS["binom"], a, b)
+                return _apply(_FUNCTIONS[name], a, b)
             return _apply(Mul, a, _inverse(b)) if name == r"\frac" else _apply(Pow, b, _inverse(a))
-        if name[:1] == "\\" and name[1:] in _FUNCTIONS:
-            return self.function(name[1:], index)
+        if name in _FUNCTIONS:
+            return self.function(name, index)
         if token[:1] == "“":
             return Str(token.strip("“”"))
         if token not in _ATOMS and not re.match(r"\\?[A-Za-z]", token):
@@ -354,36 +353,38 @@ class _Parser:
 
     def function(self, name, index):
         exponent = self.next() and self.power() if self.token == "^" else None
-        arguments = [self.primary() if self.token in ("(", "{", "[", r"\{") else self.power()]
-        if self.read[-1] not in ")}]":  # \sin 2x \cos y: the argument is 2x
+        if self.token in _CLOSING:
+            node = self.primary()
+        else:  # \sin 2x \cos y: the argument is 2x
+            node = self.power()
             while self.token not in ("(", "[") and self.token not in _SIGNS and self.binds() and (
-                    self.token.partition("_")[0][1:] not in _FUNCTIONS):
-                arguments.append(self.power())
-        if len(arguments) > 1:
-            arguments = [_apply(Mul, *arguments)]
-        elif _kind(arguments[0]):
-            arguments = arguments[0].args[1:]
-        if index and name == "log":
-            arguments = [*arguments, _tree(index)]
+                    self.token.partition("_")[0] not in _FUNCTIONS):
+                node = _apply(Mul, node, self.power())
+        arguments = node.args[1:] if _kind(node) else (node,)
+        if index and name == r"\log":
+            arguments = *arguments, _tree(index)
         node = _apply(_FUNCTIONS[name], *arguments)
         return node if exponent is None else _apply(Pow, node, exponent)
 
 
 def _tree(text):
-    parser = _Parser(_tokens(text))
+    parser = _Parser(_tokens(text) if len(text) <= LONGEST else "")
     node = parser.expression()
     if parser.token:
         raise _Undecided
     return node
 
 
+# Commas may stand in numbers: as they are, then for thousands, then before decimals.
+_COMMAS = [(re.compile(pattern), new) for pattern, new in (
+    ("^", ""), (r"(?<=\d)(?<!\b0)[, ](?=(?:\d{3}[, ])*\d{3}(?!\d))", ""),
+    (r"^(\s*-?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2"))]
+
+
 def _readings(text):
     """The trees that the text may stand for; none if it is not mathematics."""
-    found, texts = [], [text] if len(text) <= LONGEST else []
-    if texts and not re.search(r"[(\[]|\\\{", text):  # commas may stand in numbers
-        texts.append(re.sub(r"(?<=\d)(?<!\b0)[, ](?=(?:\d{3}[, ])*\d{3}(?!\d))", "", text))
-        texts.append(re.sub(r"^(\s*-?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text))
-    for each in dict.fromkeys(texts):
+    found, has_brackets = [], re.search(r"[(\[]|\\\{", text)
+    for each in dict.fromkeys(p.sub(new, text) for p, new in _COMMAS[:1 if has_brackets else 3]):
         try:
             found.append(_tree(each))
         except (_Undecided, RecursionError, ValueError):
@@ -405,7 +406,7 @@ class _Work(threading.local):
 _work = _Work()
 # mpmath keeps pi and its like for all threads together, which is not safe when more digits are due.
 _KEPT = [getattr(libmp, "mpf_" + name)(8_000) for name in ("pi", "e", "ln2", "ln10", "degree")]
-_POINTS = (97, 300, -200, 97, 900, 300, -900, 4000, 97, 900)  # sizes of the coordinates, in 97ths
+_SIZES = (1, 3, -2, 1, 9, 3, -9, 40, 1, 9)  # of the variables
 _OPERATIONS = {  # what is not mpmath's
     "Add": sum, "Mul": math.prod, "max": max, "min": min, "rounded": lambda values: values[0],
     "gcd": lambda values: Fraction(math.gcd(*(x.numerator for x in values))),
@@ -424,10 +425,8 @@ def _bits(x):
 
 def _value(node, at, mp):
     """The node's value at a point {symbol: number}: a Fraction if possible, else mpmath's."""
-    if isinstance(node, Rational):
-        return Fraction(node.p, node.q)
     if not node.args:
-        return at[node]
+        return at[node] if node in at else Fraction(node.p, node.q)
     name, values = node.func.__name__, [_value(part, at, mp) for part in node.args]
     bits = sum(map(_bits, values))
     _spend(1 + bits // 500 + (0 if name in _OPERATIONS else 20))
@@ -450,12 +449,12 @@ def _power(a, b, mp):
     a, b = mp.convert(a), mp.convert(b)
     if q != 1 and isinstance(a, mp.mpf) and a < 0:
         if q % 2:  # the real root: (-8)^(1/3) is -2
-            return _power(-a, Fraction(p, q), mp) * (-1) ** (p % 2)
+            return mp.power(-a, b) * (-1) ** (p % 2)
         if _work.real:
             raise _Undecided
     if mp.mag(b) + math.log2(abs(int(mp.mag(a))) + 1) > 64:
         raise _Undecided
-    return mp.power(a, p if q == 1 else b)
+    return mp.power(a, b)
 
 
 def _is_close(a, b, points, within):
@@ -481,9 +480,10 @@ def _equal_values(a, b, units=(), others=0, within=Fraction(0)):
     """
     names, agreed = _variables(a, b), 0
     _work.real = bool(names)
-    for trial in range(len(_POINTS) if names else 1):
-        points = [{name: _coordinate(name, t) for name in names} | dict.fromkeys(units, Fraction(1))
-                  for t in (trial, trial + others)]
+    for trial in range(len(_SIZES) if names else 1):
+        points = [dict.fromkeys(units, Fraction(1)) | {
+            x: Fraction(_SIZES[t % 10] * random.Random(f"{x.name} {t}").randrange(1, 97), 97)
+            for x in names} for t in (trial, trial + others)]
         try:
             if not _is_close(a, b, points, within):
                 return False
@@ -493,11 +493,6 @@ def _equal_values(a, b, units=(), others=0, within=Fraction(0)):
     is_enough = agreed >= (3 if names else 1)
     _work.undecided |= not is_enough
     return is_enough
-
-
-def _coordinate(symbol, trial):
-    size = _POINTS[trial % len(_POINTS)]
-    return Fraction(int(random.Random(f"{symbol.name} {trial}").random() * size) or 1, 97)
 
 
 # ----------------------------------------------------------------------------------------- verdicts
@@ -583,12 +578,11 @@ def _same_relation(a, b):
         f, g = (_apply(Add, left, _negative(right)) for left, right in (parts[:2], parts[2:]))
         quotient = _apply(Mul, f, _inverse(g))
         quotient = _apply(Mul, quotient, quotient) if signs == {"="} else quotient
-        logarithm = _apply(_FUNCTIONS["log"], quotient)
+        logarithm = _apply(_FUNCTIONS[r"\log"], quotient)
         if _equal_values(logarithm, logarithm, others=1):
             return True
-    names = {side.args[1].name.partition("_")[0] for side in (a, b) if isinstance(side.args[1], Symbol)}
-    if signs == {"="} and len(names) > 1:
-        return False  # y = -1 is not x = -1
-    if _said(a) != a and _said(b) != b:
+    # y = -1 is not x = -1, but f(x) = 2x is y = 2x
+    names = {x.args[1].name.partition("_")[0] for x in (a, b) if isinstance(x.args[1], Symbol)}
+    if len(names) < 2 and _said(a) != a and _said(b) != b:
         return _same(_said(a), _said(b))
     return len(signs) == 1 and len(a.args) == len(b.args) and all(map(_same, a.args[1:], b.args[1:]))
