@@ -50,14 +50,16 @@ _STOP = re.compile(r"<\|(?:im_end|endoftext|eot_id|end_of_text|end|eos)\|>|(?!\A
                    r"|</s>|<eos>|<end_of_turn>|<｜end▁of▁sentence｜>")
 _BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _NO_CONTENT = re.compile(r"(?:[\W_]|[lc]?dots|text|the|your|final|answer|here)*", re.I)
-_MARKER = re.compile(r"(?:answer|réponse|respuesta|antwort|答案)[^.\n:=]{0,60}?"
-                     r"(?:\b(?:is|are|est|es|ist)\b|[:=：是为])[\s*:]*(?=\S)", re.I)
-_HASHES = re.compile(r"####[ \t]*((?!\d+[.)]\s)[-+$\\(\[.\d][^\n]*)")
-_SENTENCE = re.compile(r"\.(?:\s|$)|[\n。]|\bI hope\b")
-_MATH = re.compile(  # $...$ and its likes, or a run of mathematical characters
-    r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]"
-    r"|(?:\\[a-zA-Z]+|[-−+(\[{\d.√π])(?:\\[a-zA-Z{},!% ]+|[-−+*/^(){}\[\]\d.,%!√π° ])*", re.DOTALL)
-_CHOICE = re.compile(r"(?<![\w'\\])\(?([A-H])\)?(?![\w'])")
+_MARKED = [re.compile(pattern, re.I) for pattern in (  # what comes first here, counts
+    r"(?:answer|réponse|respuesta|antwort|答案)[^.\n:=]{0,60}?(?:\b(?:is|are|est|es|ist)\b|[:=：是为])"
+    r"[\s*:]*(?=\S)(.*?)(?:(?<!\.\w)\.(?:\s|$)|$|[\n。]|\bI hope\b)",
+    r"####[ \t]*((?!\d+[.)]\s)[-+$\\(\[.\d][^\n]*)")]
+_PROSE = re.compile(r"(?<![\\a-z{])(?!or |and )[a-z]{2,}[:,]? (?:[a-z]{2}|[$\\\d])")
+_MATH = re.compile(  # **...**, $...$ and its likes, or a run of mathematical characters
+    r"\*\*(?=\S)([^*\n]+)\*\*|\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]"
+    r"|(?:\\[a-zA-Z]+|\b[a-zA-Z] *(?:[=<>≤≥∈]|\\[lg]eq?\b|\\in\b)|[-−+(\[{\d.√π½-¾])"
+    r"(?:\\[a-zA-Z{},!% ]+|[-−+*/^(){}\[\]\d.,%!√π°½-¾ ])*", re.DOTALL)
+_CHOICE = re.compile(r"(?<![\w'\\])\(?(A(?! [a-z])|[B-H])\)?(?![\w'])")
 
 
 def extract_answer(response):
@@ -69,22 +71,20 @@ def extract_answer(response):
     text = _STOP.split(response, maxsplit=1)[0].rpartition("</think>")[2].partition("<think>")[0]
     boxed, tail = _last_boxed(text), text[-2 * LONGEST:].strip()
     if boxed is not None:
-        marked = _MARKER.search(boxed[:LONGEST])
-        return boxed[marked.end():].rstrip("} ") if marked else boxed
-    marked, hashes = [*_MARKER.finditer(tail)], _HASHES.findall(tail)
-    if marked:
-        tail = _SENTENCE.split(tail[marked[-1].end():])[0].strip(" *")
-    elif hashes:
-        tail = hashes[-1].strip()
-    is_prose = len(tail) > 200 or re.search(r"(?<![\\a-z])[a-z]{2,} [a-z]{2}", tail)
+        marked = _MARKED[0].findall(boxed[:LONGEST])
+        return marked[-1].rstrip("} ") if marked else boxed
+    marked = [match for pattern in _MARKED for match in pattern.findall(tail)[-1:]]
+    tail = marked[0].strip(" *") if marked else tail
+    is_prose = len(tail) > 200 or _PROSE.search(tail)
     if not is_prose and _readings(tail):
         return tail
     tail = tail.rpartition(" is ")[2] if marked else tail
-    found = [m[m.lastindex or 0] for m in _MATH.finditer(tail)]
-    found = [each.strip(" *,;:!/.") for each in found if re.search(r"\d|\\begin", each)]
-    found = [x if x.count("(") == x.count(")") else x.strip("(). ") for x in found]
-    choices = re.findall(r"\A\(?([A-H])[.:)]\s", tail) or found or _CHOICE.findall(tail) or [None]
-    return choices[0 if marked or hashes else -1]  # the first behind "answer is", else the last
+    found = [m[m.lastindex or 0].strip(" *,;:!/.") for m in _MATH.finditer(tail)]
+    found = [x if x.count("(") == x.count(")") or "[" in x else x.strip("(). ") for x in found]
+    choices = re.findall(r"\A\(?([A-H])[.:)]\s", tail) or [
+        x for x in found if re.search(r"\d|\\begin|=", x)] or _CHOICE.findall(tail) or found
+    choices = [x for x in choices if x] or [None]
+    return choices[0 if marked else -1]  # the first behind "answer is", else the last
 
 
 def _last_boxed(text):
@@ -106,8 +106,10 @@ _SYNONYMS = dict(pair.split(" ") for pair in r"""
 \geqslant ≥;!= ≠;\ne ≠;\neq ≠;\lbrace \{;\rbrace \};\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *
 · *;⋅ *;÷ /;√ \sqrt;π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;pct %
 percent %;degrees °;degree °;infinity ∞;inf ∞;pi \pi;sqrt \root{2};about \approx
-& ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”
+& ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”;\langle (;\rangle );\bmod \mod
 """.strip().replace("\n", ";").split(";"))
+_SYNONYMS |= {word: str(number) for number, word in enumerate(
+    "zero one two three four five six seven eight nine ten eleven twelve".split())}
 _FUNCTIONS = {"\\" + name: Function(mpmath_name or name) for name, _, mpmath_name in (
     pair.partition("=") for pair in "sin cos tan cot sec csc sinh cosh tanh exp floor ceil gcd lcm "
     "max min log ln=log lg=log10 arcsin=asin arccos=acos arctan=atan abs=fabs binom=binomial "
@@ -132,7 +134,7 @@ def _words(match):
     is_last = match.string[match.end():].lstrip()[:1] in ",/"
     if re.search(r"[\d)}°] *$", before) and (match[1] or before[-1] == " " and is_last):  # a unit
         is_word = is_word or text[:1].isalpha() and (len(text) > 1 or text in "mgsh")
-    return f"“{re.sub(r'^(?:an?|the) |[^a-z]', '', text.lower())}”" if is_word else text
+    return f"“{re.sub(r'^(?:an?|the) |[^a-z0-9]', '', text.lower())}”" if is_word else text
 
 
 _REWRITES = [(re.compile(pattern), new) for pattern, new in (
@@ -141,29 +143,27 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\\\", "⟧,⟦"),
     (r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:!])\s*(?=\d{3}(?!\d))", ""),  # thousands
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
-    (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|displaystyle|boxed|fbox|phantom *-)\b", " "),
+    (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|displaystyle|boxed|fbox)\b", " "),
     (r"\\mathbb *\{?R\}?|ℝ", r"(-\\infty,\\infty)"),
     (r"(\d*)\.(\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", _repeating),
-    (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
     (r"\\l(floor|ceil)\b(.*?)\\r(?:floor|ceil)\b", r"\\\1(\2)"),
     (r"\\(sin|cos|tan) *\^ *\{ *-1 *\}", r"\\arc\1 "),
     (r"\^ *\{? *\\circ *\}?|\\degree\b|°", "°"),
-    (r"\^ *\{? *\\prime *\}?", "'"),
     (r"(?<=\d)[eE]([-+]?\d+)| +x +(?=\d)", lambda m: f"*10^{{{m[1]}}}" if m[1] else "*"),
-    (r"(?<![\d.])(\d[\dA-F]*)_\{?(?:\\text *\{)?(\d\d?)\}*", lambda m: f" {int(m[1], int(m[2]))} "),
     (r"\\[dtc]?(frac|binom) *(\d?)", lambda m: f"\\{m[1]}" + (m[2] and f"{{{m[2]}}}")),
     (r"(\\(?:frac|binom) *\{[^{}]*\}) *(\d)", r"\1{\2}"),
     (r"\\sqrt *(?:\[([^\[\]]+)\])?(?![a-z])", lambda m: f"\\root{{{m[1] or 2}}}"),
     (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
+    (r"(?<![\d.])(\d[\dA-F]*)(?:_| *(?=“base))\{? *(?:“base”)? *(\d\d?) *\}?",
+     lambda m: f" {int(m[1], int(m[2]))} "),
     # a unit behind a value, and what else is said about it
     (r"(?:(?<=[\d)}°%])|(?<=\b[A-Za-z])|(?<=\\pi))\s*“[^”]*”"
      r"(?:\s*\^\s*\{?\d\}?|[\s/]*“[^”]*”|\s+[A-Za-z]+)*\s*(?=$|[,;()\]=:}])", " "),
     (r",[\s,]*,", ","),
-    (r"^\s*\\approx", ""),
-    (r"^([^\d=]*[A-Za-z][^\d=]*)\\approx", r"\1="),  # p ≈ .33 says .33, but p = 1/3 ≈ .33 says 1/3
+    (r"^([^\d=]*)\\approx", r"\1="),  # p ≈ .33 says .33, but p = 1/3 ≈ .33 says 1/3
     (r"\\approx.*", ""),
 )]
 _TOKEN = re.compile(
@@ -182,8 +182,7 @@ def _tokens(text):
         text = pattern.sub(new, text)
     if re.search(r"(?<!_)\d\s+[\d.]|”\s*[\w\\(“]", text):  # numbers, or words, beside each other
         raise _Undecided
-    if ";" in text:  # p=5,q=2;p=7,q=2
-        text = "(" + text.replace(";", "),(") + ")"
+    text = text.replace(";", ",")
     upper = text.replace(r"\pm", "+").replace(r"\mp", "-")
     lower = text.replace(r"\pm", "-").replace(r"\mp", "+")
     tokens = _TOKEN.findall((text if upper == lower else f"{upper},{lower}").strip(" ,="))
@@ -198,13 +197,13 @@ def _tokens(text):
 # kind is "," for a set, the brackets for a tuple or an interval, "⟦⟧" for a matrix and its rows,
 # ":" for a ratio, and the signs for a relation, with a "." before them if its left side is a name.
 
-_RELATIONS = "=<>≤≥≠∈"
+_RELATIONS = tuple("=<>≤≥≠∈")
 _SIGNS = dict.fromkeys(_RELATIONS, 2) | {",": 1, "∪": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
 _TURNED = str.maketrans("<>≤≥", "><≥≤")
 _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
+_BRACKETS = {"()", "(]", "[)", "[]", "⟦⟧", ":"}
 _UNITS = Symbol("%"), Symbol("°")
 _ATOMS = {r"\pi": pi, "e": E, "i": I, "∞": oo, "%": _UNITS[0], "°": _UNITS[1]}
-_CALL = Function("call")  # f(x, y)
 _ROUNDED = Function("rounded")  # a decimal of nine digits or more, and its digits as an integer
 # what an equation may begin with that only says what is asked: x, f(2), AB, \frac{NO}{BO}, (x,y)
 _NAME = re.compile(r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:,|']|“\w*”)+")
@@ -232,7 +231,7 @@ def _apply(function, *parts):
         columns = [part.args[1:] if _kind(part) == "⟦⟧" else [part] * 99 for part in parts]
         return _several("⟦⟧", [_apply(function, *entries) for entries in zip(*columns)])
     if function is Mul and isinstance(parts[0], Symbol) and not isinstance(parts[1], Expr):
-        return _CALL(*parts)
+        return parts[0]  # f(x, y)
     if not all(isinstance(part, Expr) for part in parts):
         raise _Undecided
     return function(*parts, evaluate=False)
@@ -288,7 +287,7 @@ class _Parser:
 
     def binds(self):
         """How strongly the next token ties what is before it and behind it; 0 for not at all."""
-        begins_factor = {self.token} & {*_CLOSING, *_ATOMS} or re.match(r"\\?[A-Za-z]|\.?\d", self.token)
+        begins_factor = re.match(r"\\?[A-Za-z{]|\.?\d|[%°∞(\[⟦]", self.token)
         return _SIGNS.get(self.token, 6 if begins_factor else 0)
 
     def expression(self, level=0):
@@ -323,10 +322,8 @@ class _Parser:
         if token in _CLOSING:
             return self.group(token)
         if re.match(r"\.?\d", token):
-            whole, _, decimals = token.partition(".")
-            digits = Rational(int(whole + decimals))
-            value = digits / 10 ** len(decimals)
-            return _ROUNDED(value, digits) if decimals and digits >= 10**8 else value
+            value, digits = Rational(Fraction(token)), Rational(int(token.replace(".", "")))
+            return _ROUNDED(value, digits) if "." in token and digits >= 10**8 else value
         if name in (r"\frac", r"\binom", r"\root"):
             a, b = self.primary(), self.primary()
             if name == r"\binom":
@@ -334,21 +331,17 @@ class _Parser:
             return _apply(Mul, a, _inverse(b)) if name == r"\frac" else _apply(Pow, b, _inverse(a))
         if name in _FUNCTIONS:
             return self.function(name, index)
-        if token[:1] == "“":
-            return Str(token.strip("“”"))
-        if token not in _ATOMS and not re.match(r"\\?[A-Za-z]", token):
+        if token not in _ATOMS and not re.match(r"\\?[A-Za-z]|“", token):
             raise _Undecided
-        return _ATOMS.get(token) or Symbol(re.sub("[{}]", "", token))
+        return _ATOMS.get(token) or (Str if token[0] == "“" else Symbol)(re.sub("[{}“”]", "", token))
 
     def group(self, opening):
         node = self.expression()
         items, brackets = node.args[1:] if _kind(node) == "," else (node,), opening + self.next()
-        if brackets in ("()", "(]", "[)", "[]") and len(items) > 1:
-            return _several(brackets, items)
+        if brackets in _BRACKETS and len(items) > 1 or brackets == "⟦⟧" == _kind(node):
+            return _several(brackets, items)  # a column of a matrix has no rows
         if brackets != opening + _CLOSING[opening]:
             raise _Undecided
-        if opening == "⟦" and (len(items) > 1 or _kind(node) == "⟦⟧"):  # a column is not of rows
-            return _several(brackets, items)
         return node
 
     def function(self, name, index):
@@ -540,7 +533,7 @@ def _same(a, b):
     _spend(5)
     if a == b:
         return True
-    if _kind(a)[-1:] in _SIGNED and _kind(b)[-1:] in _SIGNED:
+    if _kind(a)[-1:] in _RELATIONS and _kind(b)[-1:] in _RELATIONS:
         return _same_relation(a, b)
     a, b = _said(a), _said(b)
     kinds = {_kind(a), _kind(b)}
@@ -558,10 +551,6 @@ def _same(a, b):
         within = Fraction(99, 100 * int(min(rounded[0] | rounded[1])))
     readings = [(), _UNITS] if Tuple(a, b).free_symbols & {*_UNITS} else [()]
     return any(_equal_values(a, b, units, within=within) for units in readings)
-
-
-_BRACKETS = {"()", "(]", "[)", "[]", "⟦⟧", ":"}
-_SIGNED = {*_RELATIONS}
 
 
 def _said(node):
