@@ -116,24 +116,17 @@ _FUNCTIONS = {"\\" + name: Function(mpmath_name or name) for name, _, mpmath_nam
     "!=factorial !!=fac2".split())}
 
 
-def _repeating(match):
-    whole, fixed, period = match[1], match[2], match[3]
-    return f"(({whole}{fixed}{period}-0{whole}{fixed})/{'9' * len(period)}{'0' * len(fixed)})"
-
-
 def _words(match):
     r"""Letters, bare or of a \text{}: "quoted" if they are words, else names, or variables."""
     text, before = (match[1] or match[0]).strip(" ~.,"), match.string[:match.start()]
     if text.lower() in _SYNONYMS or "\\" + text in _FUNCTIONS:
         return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
-    is_word = len(text) > 3 or not text.isascii()
-    if match[1]:
-        is_word = re.search(r"[^\W\d]\.?[^\W\d]", text)
-    if match[1] and re.match(r"\d", text):
+    if re.match(r"\d", text):
         return re.sub(r"[A-Za-z]{2,}", lambda m: f"“{m[0]}”", text)
+    is_word = re.search(r"[^\W\d]\.?[^\W\d]" if match[1] else r".{4}|[^\0-~]", text)
     is_last = match.string[match.end():].lstrip()[:1] in ",/"
     if re.search(r"[\d)}°] *$", before) and (match[1] or before[-1] == " " and is_last):  # a unit
-        is_word = is_word or text[:1].isalpha() and (len(text) > 1 or text in "mgsh")
+        is_word = is_word or re.match(r"[^\W\d].|[mgsh]$", text)
     return f"“{re.sub(r'^(?:an?|the) |[^a-z0-9]', '', text.lower())}”" if is_word else text
 
 
@@ -145,7 +138,9 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
     (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|displaystyle|boxed|fbox)\b", " "),
     (r"\\mathbb *\{?R\}?|ℝ", r"(-\\infty,\\infty)"),
-    (r"(\d*)\.(\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", _repeating),
+    (r"(\d*)\.(\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", 
+     lambda m: f"(({m[1]}{m[2]}{m[3]}-0{m[1]}{m[2]})/{'9' * len(m[3])}{'0' * len(m[2])})"),
+    (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
     (r"\\l(floor|ceil)\b(.*?)\\r(?:floor|ceil)\b", r"\\\1(\2)"),
     (r"\\(sin|cos|tan) *\^ *\{ *-1 *\}", r"\\arc\1 "),
@@ -165,6 +160,11 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r",[\s,]*,", ","),
     (r"^([^\d=]*)\\approx", r"\1="),  # p ≈ .33 says .33, but p = 1/3 ≈ .33 says 1/3
     (r"\\approx.*", ""),
+    (r"(?<!_)(\d\s+)(?=[\d.])", r"\1?"),  # numbers beside each other are not a product
+    (r"^(.*;.*)$", lambda m: "(" + m[1].replace(";", "),(") + ")"),  # p=5,q=2;p=7,q=2
+    # the name of what is asked, before a "=": f(2), AB, \frac{NO}{BO}, (x,y), but not x
+    (r"(?<![^,(])(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:|' ])+(?==)",
+     lambda m: m[0] if re.fullmatch(r"\W*\w(_\w|_{\w*})? *", m[0]) else f"“{m[0]}”"),
 )]
 _TOKEN = re.compile(
     r"\d+\.?\d*|\.\d+|“[^”]*”|(?:\\[A-Za-z]+|[A-Za-z])\s*(?:_\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}"
@@ -173,16 +173,12 @@ _TOKEN = re.compile(
 
 def _tokens(text):
     """The text in its plainest form, in tokens."""
-    if not text.isascii():
-        text = re.sub("[⁰¹²³⁴-⁹⁻]+", r"^{\g<0>}", text)
-        text = "".join(f" {_SYNONYMS[c]} " if c in _SYNONYMS and c > "z" else c for c in text)
-        text = unicodedata.normalize("NFKC", re.sub("(?=[¼-¾⅐-⅞])", " ", text)).replace("⁄", "/")
+    text = re.sub("[⁰¹²³⁴-⁹⁻]+", r"^{\g<0>}", text)
+    text = "".join(f" {_SYNONYMS[c]} " if c in _SYNONYMS and c > "z" else c for c in text)
+    text = unicodedata.normalize("NFKC", re.sub("(?=[¼-¾⅐-⅞])", " ", text)).replace("⁄", "/")
     text = re.sub(r"^[\s'=]+|(?<=\d)'$|(?<!\\)[\s.,;:]+$", "", text)
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
-    if re.search(r"(?<!_)\d\s+[\d.]|”\s*[\w\\(“]", text):  # numbers, or words, beside each other
-        raise _Undecided
-    text = text.replace(";", ",")
     upper = text.replace(r"\pm", "+").replace(r"\mp", "-")
     lower = text.replace(r"\pm", "-").replace(r"\mp", "+")
     tokens = _TOKEN.findall((text if upper == lower else f"{upper},{lower}").strip(" ,="))
@@ -195,22 +191,17 @@ def _tokens(text):
 # built with evaluate=False; and undefined Functions, so that there is nothing sympy could evaluate.
 # Around expressions: a word is Str(text), and what has several parts Tuple(Str(kind), *parts). Its
 # kind is "," for a set, the brackets for a tuple or an interval, "⟦⟧" for a matrix and its rows,
-# ":" for a ratio, and the signs for a relation, with a "." before them if its left side is a name.
+# ":" for a ratio, and the signs for a relation.
 
 _RELATIONS = tuple("=<>≤≥≠∈")
 _SIGNS = dict.fromkeys(_RELATIONS, 2) | {",": 1, "∪": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
 _TURNED = str.maketrans("<>≤≥", "><≥≤")
 _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
 _BRACKETS = {"()", "(]", "[)", "[]", "⟦⟧", ":"}
-_UNITS = Symbol("%"), Symbol("°")
+_UNITS = Function("percent")(), Function("degree")()  # functions of nothing: constants
 _ATOMS = {r"\pi": pi, "e": E, "i": I, "∞": oo, "%": _UNITS[0], "°": _UNITS[1]}
+_MINUS_ONE = Rational(-1)
 _ROUNDED = Function("rounded")  # a decimal of nine digits or more, and its digits as an integer
-# what an equation may begin with that only says what is asked: x, f(2), AB, \frac{NO}{BO}, (x,y)
-_NAME = re.compile(r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:,|']|“\w*”)+")
-
-
-def _variables(*nodes):
-    return Tuple(*nodes).free_symbols - {*_UNITS}
 
 
 def _kind(node):
@@ -230,59 +221,48 @@ def _apply(function, *parts):
     if matrices and len(matrices) == {Add: len(parts), Mul: 1}.get(function):
         columns = [part.args[1:] if _kind(part) == "⟦⟧" else [part] * 99 for part in parts]
         return _several("⟦⟧", [_apply(function, *entries) for entries in zip(*columns)])
-    if function is Mul and isinstance(parts[0], Symbol) and not isinstance(parts[1], Expr):
-        return parts[0]  # f(x, y)
     if not all(isinstance(part, Expr) for part in parts):
         raise _Undecided
     return function(*parts, evaluate=False)
 
 
-def _negative(node):
-    return -node if isinstance(node, Number) else _apply(Mul, Rational(-1), node)
-
-
-def _inverse(node):
-    return _apply(Pow, node, Rational(-1))
-
-
-def _tied(signs, parts, begins):
-    """The tree of `parts` with signs of one level between them; `begins` is the first as text."""
+def _tied(signs, parts):
+    """The tree of `parts` with signs of one level between them."""
     sign = signs[1]
+    if sign in (">", "≥"):
+        signs, parts = [turned.translate(_TURNED) for turned in signs[::-1]], parts[::-1]
     if sign in _RELATIONS:
-        kind = "".join(signs)
-        if sign in ">≥":
-            return _relation(kind[::-1].translate(_TURNED), parts[::-1])
-        return _relation("." + kind if _NAME.fullmatch(begins) else kind, parts)
+        return _relation("".join(signs), parts)
     if sign in ",∪" or sign == ":" and len(parts) > 2:
         return _several(sign, parts)
-    parts = [_negative(part) if sign == "-" else _inverse(part) if sign in ("/", ":") else part
+    parts = [_apply(Mul, _MINUS_ONE, part) if sign == "-" else
+             _apply(Pow, part, _MINUS_ONE) if sign in ("/", ":") else part
              for sign, part in zip(signs, parts)]
     return _apply(Add if sign in "+-" else Mul, *parts)
 
 
-def _relation(kind, parts):
+def _relation(signs, parts):
     """The relation; 5 + 3 = 8 is 8, and what bounds one variable is an interval."""
     variables = [part for part in parts if isinstance(part, Symbol)]
-    if {*kind} <= {*"=∈"} and not _variables(*parts[-2:]):
+    if {*signs} <= {*"=∈"} and not Tuple(*parts[-2:]).free_symbols:
         return parts[-1]
-    if len(variables) != 1 or len(parts) > 3 or not {*kind} <= {*".<≤"} or (
-            _variables(*parts) != {*variables}):
-        return _several(kind, parts)
-    at, signs = parts.index(variables[0]), kind.strip(".")
+    if len(variables) != 1 or len(parts) > 3 or not {*signs} <= {*"<≤"} or (
+            Tuple(*parts).free_symbols != {*variables}):
+        return _several(signs, parts)
+    at, ends = parts.index(variables[0]), [_apply(Mul, _MINUS_ONE, oo), *parts, oo]
     brackets = ("[" if "≤" in signs[:at] else "(") + ("]" if "≤" in signs[at:] else ")")
-    return _several(brackets, ([-oo, *parts[:at]][-1], [*parts[at + 1:], oo][0]))
+    return _several(brackets, (ends[at], ends[at + 2]))
 
 
 class _Parser:
     """Precedence climbing over tokens."""
 
     def __init__(self, tokens):
-        self.rest, self.token, self.read, self.depth = iter(tokens), "", "", 0
+        self.rest, self.token, self.depth = iter(tokens), "", 0
         self.next()
 
     def next(self):
         token, self.token = self.token, next(self.rest, "")
-        self.read += token
         return token
 
     def binds(self):
@@ -291,30 +271,27 @@ class _Parser:
         return _SIGNS.get(self.token, 6 if begins_factor else 0)
 
     def expression(self, level=0):
-        start, node = len(self.read), self.power()
+        node = self.power()
         while (binds := self.binds()) > level:
-            begins, signs, parts = self.read[start:], [""], [node]
+            signs, parts = [""], [node]
             while self.binds() == binds:
                 signs.append(self.next() if self.token in _SIGNS else "*")
                 parts.append(self.expression(binds))
-            node = _tied(signs, parts, begins)
+            node = _tied(signs, parts)
         return node
 
     def power(self):
         self.depth += 1
         if self.depth > DEPTH:
             raise _Undecided
-        if self.token in ("+", "-"):
-            node = _negative(self.power()) if self.next() == "-" else self.power()
-        else:
-            node = self.primary()
+        sign = self.next() if self.token in ("+", "-") else ""
+        node = self.power() if sign else self.primary()
         if self.token in ("!", "!!"):
             node = _apply(_FUNCTIONS["\\" + self.next()], node)
-        if self.token == "^":
-            self.next()
+        if self.token == "^" and self.next():
             node = _apply(Pow, node, self.power())
         self.depth -= 1
-        return node
+        return _apply(Mul, _MINUS_ONE, node) if sign == "-" else node
 
     def primary(self):
         token = self.next()
@@ -328,7 +305,9 @@ class _Parser:
             a, b = self.primary(), self.primary()
             if name == r"\binom":
                 return _apply(_FUNCTIONS[name], a, b)
-            return _apply(Mul, a, _inverse(b)) if name == r"\frac" else _apply(Pow, b, _inverse(a))
+            if name == r"\frac":
+                return _apply(Mul, a, _apply(Pow, b, _MINUS_ONE))
+            return _apply(Pow, b, _apply(Pow, a, _MINUS_ONE))
         if name in _FUNCTIONS:
             return self.function(name, index)
         if token not in _ATOMS and not re.match(r"\\?[A-Za-z]|“", token):
@@ -350,7 +329,7 @@ class _Parser:
             node = self.primary()
         else:  # \sin 2x \cos y: the argument is 2x
             node = self.power()
-            while self.token not in ("(", "[") and self.token not in _SIGNS and self.binds() and (
+            while self.binds() == 6 and self.token not in ("*", "/", "(", "[") and (
                     self.token.partition("_")[0] not in _FUNCTIONS):
                 node = _apply(Mul, node, self.power())
         arguments = node.args[1:] if _kind(node) else (node,)
@@ -368,16 +347,13 @@ def _tree(text):
     return node
 
 
-# Commas may stand in numbers: as they are, then for thousands, then before decimals.
-_COMMAS = [(re.compile(pattern), new) for pattern, new in (
-    ("^", ""), (r"(?<=\d)(?<!\b0)[, ](?=(?:\d{3}[, ])*\d{3}(?!\d))", ""),
-    (r"^(\s*-?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2"))]
-
-
 def _readings(text):
     """The trees that the text may stand for; none if it is not mathematics."""
-    found, has_brackets = [], re.search(r"[(\[]|\\\{", text)
-    for each in dict.fromkeys(p.sub(new, text) for p, new in _COMMAS[:1 if has_brackets else 3]):
+    found, texts = [], [text]
+    if not re.search(r"[(\[]|\\\{", text):  # commas may stand in numbers
+        texts.append(re.sub(r"(?<=\d)(?<!\b0)[, ](?=(?:\d{3}[, ])*\d{3}(?!\d))", "", text))
+        texts.append(re.sub(r"^(\s*-?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text))
+    for each in dict.fromkeys(texts):
         try:
             found.append(_tree(each))
         except (_Undecided, RecursionError, ValueError):
@@ -402,6 +378,7 @@ _KEPT = [getattr(libmp, "mpf_" + name)(8_000) for name in ("pi", "e", "ln2", "ln
 _SIZES = (1, 3, -2, 1, 9, 3, -9, 40, 1, 9)  # of the variables
 _OPERATIONS = {  # what is not mpmath's
     "Add": sum, "Mul": math.prod, "max": max, "min": min, "rounded": lambda values: values[0],
+    "fabs": lambda values: abs(values[0]),
     "gcd": lambda values: Fraction(math.gcd(*(x.numerator for x in values))),
     "lcm": lambda values: Fraction(math.lcm(*(x.numerator for x in values)))}
 
@@ -429,8 +406,8 @@ def _value(node, at, mp):
         values = [mp.convert(x) for x in values]
     if name in _OPERATIONS:
         return _OPERATIONS[name](values)
-    limit = {"log": math.inf, "factorial": 60, "binomial": 60}.get(name, 300)
-    if max(map(mp.mag, values)) > limit or name == "log" and _work.real and mp.re(values[0]) < 0:
+    if name == "log" and _work.real and mp.re(values[0]) < 0 or (
+            name != "log" and max(map(mp.mag, values)) > 60):
         raise _Undecided
     return getattr(mp, name)(*values)
 
@@ -471,7 +448,7 @@ def _equal_values(a, b, units=(), others=0, within=Fraction(0)):
     """Whether two trees have the same value, at several points if there are variables. `within` is
     a relative tolerance; with `others`, b is taken at other points than a.
     """
-    names, agreed = _variables(a, b), 0
+    names, agreed = Tuple(a, b).free_symbols, 0
     _work.real = bool(names)
     for trial in range(len(_SIZES) if names else 1):
         points = [dict.fromkeys(units, Fraction(1)) | {
@@ -503,8 +480,7 @@ def verdict(response, answer):
         return True
     _work.left, _work.undecided = STEPS, max(len(found), len(answer)) > LONGEST
     try:
-        golds = _readings(answer)
-        is_same = any(_same(a, b) for a in _readings(found) for b in golds)
+        is_same = any(_same(a, b) for a in _readings(found) for b in _readings(answer))
         return is_same or (None if _work.undecided else False)
     except (_Undecided, RecursionError):
         return None
@@ -549,23 +525,24 @@ def _same(a, b):
     rounded = [{x.args[1] for x in tree.atoms(_ROUNDED)} for tree in (a, b)]
     if bool(rounded[0]) != bool(rounded[1]):  # a long decimal rounds what is not a decimal
         within = Fraction(99, 100 * int(min(rounded[0] | rounded[1])))
-    readings = [(), _UNITS] if Tuple(a, b).free_symbols & {*_UNITS} else [()]
+    readings = [(), _UNITS] if Tuple(a, b).atoms() & {*_UNITS} else [()]
     return any(_equal_values(a, b, units, within=within) for units in readings)
 
 
 def _said(node):
     """Of x = 5 the 5, of x = y = 2z the 2z."""
-    return node.args[-1] if _kind(node)[:1] == "." and {*_kind(node)} <= {*".=∈"} else node
+    is_named = isinstance(node, Tuple) and isinstance(node.args[1], (Symbol, Str))
+    return node.args[-1] if is_named and {*_kind(node)} <= {*"=∈"} else node
 
 
 def _same_relation(a, b):
-    signs, parts = {_kind(side).lstrip(".") for side in (a, b)}, (*a.args[1:], *b.args[1:])
+    signs, parts = {_kind(a), _kind(b)}, (*a.args[1:], *b.args[1:])
     if len(signs) == 1 and len(parts) == 4 and all(isinstance(part, Expr) for part in parts) and (
-            _variables(a) == _variables(b)):
+            a.free_symbols == b.free_symbols):
         # One is a multiple of the other if f / g is constant; the logarithm is undefined for f = 0
         # and g = 0, and for an inequality if the factor is negative.
-        f, g = (_apply(Add, left, _negative(right)) for left, right in (parts[:2], parts[2:]))
-        quotient = _apply(Mul, f, _inverse(g))
+        f, g = (_apply(Add, left, _apply(Mul, _MINUS_ONE, right)) for left, right in (parts[:2], parts[2:]))
+        quotient = _apply(Mul, f, _apply(Pow, g, _MINUS_ONE))
         quotient = _apply(Mul, quotient, quotient) if signs == {"="} else quotient
         logarithm = _apply(_FUNCTIONS[r"\log"], quotient)
         if _equal_values(logarithm, logarithm, others=1):
