@@ -75,8 +75,7 @@ def extract_answer(response):
         return marked[-1].rstrip("} ") if marked else boxed
     marked = [match for pattern in _MARKED for match in pattern.findall(tail)[-1:]]
     tail = marked[0].strip(" *") if marked else tail
-    is_prose = len(tail) > 200 or _PROSE.search(tail)
-    if not is_prose and _readings(tail):
+    if len(tail) < 200 and not _PROSE.search(tail) and _readings(tail):
         return tail
     tail = tail.rpartition(" is ")[2] if marked else tail
     found = [m[m.lastindex or 0].strip(" *,;:!/.") for m in _MATH.finditer(tail)]
@@ -105,7 +104,7 @@ _SYNONYMS = dict(pair.split(" ") for pair in r"""
 ** ^;\cdot *;\times *;\div /;\lt <;\gt >;\equiv =;<= ≤;\le ≤;\leq ≤;\leqslant ≤;>= ≥;\ge ≥;\geq ≥
 \geqslant ≥;!= ≠;\ne ≠;\neq ≠;\lbrace \{;\rbrace \};\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *
 · *;⋅ *;÷ /;√ \sqrt;π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;pct %
-percent %;degrees °;degree °;infinity ∞;inf ∞;pi \pi;sqrt \root{2};about \approx
+percent %;degrees °;degree °;infinity ∞;inf ∞;pi \pi;sqrt \root{1/2};about \approx
 & ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”;\langle (;\rangle );\bmod \mod
 """.strip().replace("\n", ";").split(";"))
 _SYNONYMS |= {word: str(number) for number, word in enumerate(
@@ -130,7 +129,7 @@ def _words(match):
     return f"“{re.sub(r'^(?:an?|the) |[^a-z0-9]', '', text.lower())}”" if is_word else text
 
 
-_REWRITES = [(re.compile(pattern), new) for pattern, new in (
+_REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"\\begin *\{(?:[a-z]*matrix\}|array\} *\{[^{}]*\})", "⟦⟦"),  # a matrix is a tuple of rows
     (r"(?:\\\\\s*)?\\end *\{[a-z]*\}", "⟧⟧"),
     (r"\\\\", "⟧,⟦"),
@@ -143,12 +142,11 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
     (r"\\l(floor|ceil)\b(.*?)\\r(?:floor|ceil)\b", r"\\\1(\2)"),
-    (r"\\(sin|cos|tan) *\^ *\{ *-1 *\}", r"\\arc\1 "),
     (r"\^ *\{? *\\circ *\}?|\\degree\b|°", "°"),
     (r"(?<=\d)[eE]([-+]?\d+)| +x +(?=\d)", lambda m: f"*10^{{{m[1]}}}" if m[1] else "*"),
     (r"\\[dtc]?(frac|binom) *(\d?)", lambda m: f"\\{m[1]}" + (m[2] and f"{{{m[2]}}}")),
     (r"(\\(?:frac|binom) *\{[^{}]*\}) *(\d)", r"\1{\2}"),
-    (r"\\sqrt *(?:\[([^\[\]]+)\])?(?![a-z])", lambda m: f"\\root{{{m[1] or 2}}}"),
+    (r"\\sqrt *(?:\[([^\[\]]+)\])?(?![a-z])", lambda m: f"\\root{{1/({m[1] or 2})}}"),
     (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
@@ -161,6 +159,8 @@ _REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"^([^\d=]*)\\approx", r"\1="),  # p ≈ .33 says .33, but p = 1/3 ≈ .33 says 1/3
     (r"\\approx.*", ""),
     (r"(?<!_)(\d\s+)(?=[\d.])", r"\1?"),  # numbers beside each other are not a product
+    (r"^.*\\(?:pm|mp).*$", lambda m: m[0].replace(r"\pm", "+").replace(r"\mp", "-") + "," +
+     m[0].replace(r"\pm", "-").replace(r"\mp", "+")),
     (r"^(.*;.*)$", lambda m: "(" + m[1].replace(";", "),(") + ")"),  # p=5,q=2;p=7,q=2
     # the name of what is asked, before a "=": f(2), AB, \frac{NO}{BO}, (x,y), but not x
     (r"(?<![^,(])(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:|' ])+(?==)",
@@ -179,9 +179,7 @@ def _tokens(text):
     text = re.sub(r"^[\s'=]+|(?<=\d)'$|(?<!\\)[\s.,;:]+$", "", text)
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
-    upper = text.replace(r"\pm", "+").replace(r"\mp", "-")
-    lower = text.replace(r"\pm", "-").replace(r"\mp", "+")
-    tokens = _TOKEN.findall((text if upper == lower else f"{upper},{lower}").strip(" ,="))
+    tokens = _TOKEN.findall(text.strip(" ,="))
     return [_SYNONYMS.get(token, token) for token in (re.sub(r"\s", "", t) for t in tokens)]
 
 
@@ -244,7 +242,8 @@ def _tied(signs, parts):
 def _relation(signs, parts):
     """The relation; 5 + 3 = 8 is 8, and what bounds one variable is an interval."""
     variables = [part for part in parts if isinstance(part, Symbol)]
-    if {*signs} <= {*"=∈"} and not Tuple(*parts[-2:]).free_symbols:
+    if {*signs} <= {*"=∈"} and (
+            isinstance(parts[0], Str) or not Tuple(*parts[-2:]).free_symbols):
         return parts[-1]
     if len(variables) != 1 or len(parts) > 3 or not {*signs} <= {*"<≤"} or (
             Tuple(*parts).free_symbols != {*variables}):
@@ -303,11 +302,9 @@ class _Parser:
             return _ROUNDED(value, digits) if "." in token and digits >= 10**8 else value
         if name in (r"\frac", r"\binom", r"\root"):
             a, b = self.primary(), self.primary()
-            if name == r"\binom":
-                return _apply(_FUNCTIONS[name], a, b)
             if name == r"\frac":
                 return _apply(Mul, a, _apply(Pow, b, _MINUS_ONE))
-            return _apply(Pow, b, _apply(Pow, a, _MINUS_ONE))
+            return _apply(Pow, b, a) if name == r"\root" else _apply(_FUNCTIONS[name], a, b)
         if name in _FUNCTIONS:
             return self.function(name, index)
         if token not in _ATOMS and not re.match(r"\\?[A-Za-z]|“", token):
@@ -473,11 +470,9 @@ def verdict(response, answer):
     found = extract_answer(response)
     if found is None:
         return False
-    numbers = [re.fullmatch(r"[\s$]*(-?)0*([1-9]\d*)[\s$.]*", text) for text in (found, answer)]
-    if all(numbers):  # of any size
-        return numbers[0].groups() == numbers[1].groups()
-    if _spelling(found) == _spelling(answer) != "":
-        return True
+    spelled = [_spelling(found), _spelling(answer)]
+    if spelled[0] == spelled[1] != "" or all(re.fullmatch(r"-?[1-9]\d*", x) for x in spelled):
+        return spelled[0] == spelled[1]  # integers of any size
     _work.left, _work.undecided = STEPS, max(len(found), len(answer)) > LONGEST
     try:
         is_same = any(_same(a, b) for a in _readings(found) for b in _readings(answer))
@@ -499,7 +494,8 @@ def is_readable(answer):
 
 
 def _spelling(text):
-    spelled = re.sub(r"\\(?:text|math)[a-z]*\s*\{([^{}]*)\}|[\s$]", r"\1", text).strip(".,")
+    text = re.sub(r"^[\s$]*0+(?=\d)|[\s$]", "", text).strip(".,")
+    spelled = re.sub(r"\\(?:text|math)[a-z]*\{([^{}]*)\}", r"\1", text)
     choice = re.match(r"\(?([A-Z])[).](?!\d)", spelled)  # (B) 12 is B
     return choice[1] if choice else spelled.lower() if len(spelled) > 2 else spelled
 
@@ -507,48 +503,43 @@ def _spelling(text):
 def _same(a, b):
     """Whether two trees are the same answer."""
     _spend(5)
-    if a == b:
+    if a == b or _kind(a) == _kind(b) != "" and _is_multiple(a, b):
         return True
-    if _kind(a)[-1:] in _RELATIONS and _kind(b)[-1:] in _RELATIONS:
-        return _same_relation(a, b)
-    a, b = _said(a), _said(b)
+    named = [x.args[1].name for x in (a, b) if _kind(x) == "=" and isinstance(x.args[1], Symbol)]
+    if len({name.partition("_")[0] for name in named}) > 1:
+        return False  # y = -1 is not x = -1
+    a, b = (x.args[-1] if _is_named(x) else x for x in (a, b))
     kinds = {_kind(a), _kind(b)}
     if kinds == {","}:
         return all(
             any(_same(x, y) for y in d.args[1:]) for c, d in ((a, b), (b, a)) for x in c.args[1:])
-    if kinds <= _BRACKETS:
-        is_alike = len(kinds) == 1 or len(a.args) > 3 or "⟦⟧" in kinds  # but (1,2) is not [1,2]
+    if isinstance(a, Tuple) and isinstance(b, Tuple):  # (1,2) is not [1,2]
+        is_alike = len(kinds) == 1 or kinds <= _BRACKETS and (len(a.args) > 3 or "⟦⟧" in kinds)
         return is_alike and len(a.args) == len(b.args) and all(map(_same, a.args[1:], b.args[1:]))
     if not isinstance(a, Expr) or not isinstance(b, Expr):
         return a == b
-    within = Fraction(0)
     rounded = [{x.args[1] for x in tree.atoms(_ROUNDED)} for tree in (a, b)]
+    within = Fraction(0)
     if bool(rounded[0]) != bool(rounded[1]):  # a long decimal rounds what is not a decimal
         within = Fraction(99, 100 * int(min(rounded[0] | rounded[1])))
-    readings = [(), _UNITS] if Tuple(a, b).atoms() & {*_UNITS} else [()]
-    return any(_equal_values(a, b, units, within=within) for units in readings)
+    units = [(), _UNITS] if Tuple(a, b).atoms() & {*_UNITS} else [()]
+    return any(_equal_values(a, b, ones, within=within) for ones in units)
 
 
-def _said(node):
-    """Of x = 5 the 5, of x = y = 2z the 2z."""
-    is_named = isinstance(node, Tuple) and isinstance(node.args[1], (Symbol, Str))
-    return node.args[-1] if is_named and {*_kind(node)} <= {*"=∈"} else node
+def _is_named(node):
+    return _kind(node)[-1:] in ("=", "∈") and isinstance(node.args[1], Symbol)
 
 
-def _same_relation(a, b):
-    signs, parts = {_kind(a), _kind(b)}, (*a.args[1:], *b.args[1:])
-    if len(signs) == 1 and len(parts) == 4 and all(isinstance(part, Expr) for part in parts) and (
-            a.free_symbols == b.free_symbols):
-        # One is a multiple of the other if f / g is constant; the logarithm is undefined for f = 0
-        # and g = 0, and for an inequality if the factor is negative.
-        f, g = (_apply(Add, left, _apply(Mul, _MINUS_ONE, right)) for left, right in (parts[:2], parts[2:]))
-        quotient = _apply(Mul, f, _apply(Pow, g, _MINUS_ONE))
-        quotient = _apply(Mul, quotient, quotient) if signs == {"="} else quotient
-        logarithm = _apply(_FUNCTIONS[r"\log"], quotient)
-        if _equal_values(logarithm, logarithm, others=1):
-            return True
-    # y = -1 is not x = -1, but f(x) = 2x is y = 2x
-    names = {x.args[1].name.partition("_")[0] for x in (a, b) if isinstance(x.args[1], Symbol)}
-    if len(names) < 2 and _said(a) != a and _said(b) != b:
-        return _same(_said(a), _said(b))
-    return len(signs) == 1 and len(a.args) == len(b.args) and all(map(_same, a.args[1:], b.args[1:]))
+def _is_multiple(a, b):
+    """Whether two equations or inequalities f = 0 and g = 0 have the same solutions: f / g is
+    constant. The logarithm is undefined for f = 0, for g = 0, and for a negative factor, which may
+    be in an equation only.
+    """
+    parts = *a.args[1:], *b.args[1:]
+    if _kind(a) not in _RELATIONS or not all(isinstance(part, Expr) for part in parts) or (
+            a.free_symbols != b.free_symbols):
+        return False
+    f, g = (_apply(Add, left, _apply(Mul, _MINUS_ONE, right)) for left, right in (parts[:2], parts[2:]))
+    quotient = _apply(Mul, f, _apply(Pow, g, _MINUS_ONE))
+    logarithm = _apply(_FUNCTIONS[r"\log"], _apply(Pow, quotient, Rational(1 + (_kind(a) == "="))))
+    return _equal_values(logarithm, logarithm, others=1)
