@@ -46,8 +46,7 @@ class _Undecided(Exception):
 
 # ------------------------------------------------------------------------------- finding the answer
 
-_STOP = re.compile(r"<\|(?:im_end|endoftext|eot_id|end_of_text|end|eos)\|>|(?!\A)<\|im_start\|>"
-                   r"|</s>|<eos>|<end_of_turn>|<｜end▁of▁sentence｜>")
+_STOP = re.compile(r"<[|｜]?(?:im_end|/s|e[no][\w▁]+)[|｜]?>|(?!\A)<\|im_start\|>")
 _BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _NO_CONTENT = re.compile(r"(?:[\W_]|[lc]?dots|text|the|your|final|answer|here)*", re.I)
 _MARKED = [re.compile(pattern, re.I) for pattern in (  # what comes first here, counts
@@ -105,10 +104,9 @@ _SYNONYMS = dict(pair.split(" ") for pair in r"""
 \geqslant ≥;!= ≠;\ne ≠;\neq ≠;\lbrace \{;\rbrace \};\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *
 · *;⋅ *;÷ /;√ \sqrt;π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;pct %
 percent %;degrees °;degree °;infinity ∞;inf ∞;pi \pi;sqrt \root{1/2};about \approx
-& ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”;\langle (;\rangle );\bmod \mod
+& ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”;\langle (;\rangle )
+zero 0;one 1;two 2;three 3;four 4;five 5;six 6;seven 7;eight 8;nine 9;ten 10;twelve 12;sixteen 16
 """.strip().replace("\n", ";").split(";"))
-_SYNONYMS |= {word: str(number) for number, word in enumerate(
-    "zero one two three four five six seven eight nine ten eleven twelve".split())}
 _FUNCTIONS = {"\\" + name: Function(mpmath_name or name) for name, _, mpmath_name in (
     pair.partition("=") for pair in "sin cos tan cot sec csc sinh cosh tanh exp floor ceil gcd lcm "
     "max min log ln=log lg=log10 arcsin=asin arccos=acos arctan=atan abs=fabs binom=binomial "
@@ -137,8 +135,7 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
     (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|displaystyle|boxed|fbox)\b", " "),
     (r"\\mathbb *\{?R\}?|ℝ", r"(-\\infty,\\infty)"),
-    (r"(\d*)\.(\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", 
-     lambda m: f"(({m[1]}{m[2]}{m[3]}-0{m[1]}{m[2]})/{'9' * len(m[3])}{'0' * len(m[2])})"),
+    (r"(\.\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", lambda m: m[1] + m[2] * 99),  # is rounded, then
     (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
     (r"\\l(floor|ceil)\b(.*?)\\r(?:floor|ceil)\b", r"\\\1(\2)"),
@@ -162,13 +159,13 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"^.*\\(?:pm|mp).*$", lambda m: m[0].replace(r"\pm", "+").replace(r"\mp", "-") + "," +
      m[0].replace(r"\pm", "-").replace(r"\mp", "+")),
     (r"^(.*;.*)$", lambda m: "(" + m[1].replace(";", "),(") + ")"),  # p=5,q=2;p=7,q=2
-    # the name of what is asked, before a "=": f(2), AB, \frac{NO}{BO}, (x,y), but not x
-    (r"(?<![^,(])(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:|' ])+(?==)",
-     lambda m: m[0] if re.fullmatch(r"\W*\w(_\w|_{\w*})? *", m[0]) else f"“{m[0]}”"),
+    # the name of what is asked, with its "=": f(2), AB, \frac{NO}{BO}, (x,y), but not x
+    (r"(?<![^,(])(?!\W*\w(?:_\w|_{\w*})? *=)"
+     r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:|' ]|“\w*”)+=", ""),
 )]
 _TOKEN = re.compile(
-    r"\d+\.?\d*|\.\d+|“[^”]*”|(?:\\[A-Za-z]+|[A-Za-z])\s*(?:_\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}"
-    r"|\\[A-Za-z]+|[^\s\\{}])|')*|\\.|\*\*|!!|[<>!=]=|\S", re.DOTALL)
+    r"\d+\.?\d*|\.\d+|“[^”]*”|(?:\\[A-Za-z]+|[A-Za-z])\s*(?:_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|[^\s\\{}])|')*"
+    r"|\\.|\*\*|!!|[<>!=]=|\S", re.DOTALL)
 
 
 def _tokens(text):
@@ -242,8 +239,7 @@ def _tied(signs, parts):
 def _relation(signs, parts):
     """The relation; 5 + 3 = 8 is 8, and what bounds one variable is an interval."""
     variables = [part for part in parts if isinstance(part, Symbol)]
-    if {*signs} <= {*"=∈"} and (
-            isinstance(parts[0], Str) or not Tuple(*parts[-2:]).free_symbols):
+    if {*signs} <= {*"=∈"} and not Tuple(*parts[-2:]).free_symbols:
         return parts[-1]
     if len(variables) != 1 or len(parts) > 3 or not {*signs} <= {*"<≤"} or (
             Tuple(*parts).free_symbols != {*variables}):
@@ -374,8 +370,8 @@ _work = _Work()
 _KEPT = [getattr(libmp, "mpf_" + name)(8_000) for name in ("pi", "e", "ln2", "ln10", "degree")]
 _SIZES = (1, 3, -2, 1, 9, 3, -9, 40, 1, 9)  # of the variables
 _OPERATIONS = {  # what is not mpmath's
-    "Add": sum, "Mul": math.prod, "max": max, "min": min, "rounded": lambda values: values[0],
-    "fabs": lambda values: abs(values[0]),
+    "Add": sum, "Mul": math.prod, "max": max, "min": min,
+    "rounded": lambda values: values[0], "fabs": lambda values: abs(values[0]),
     "gcd": lambda values: Fraction(math.gcd(*(x.numerator for x in values))),
     "lcm": lambda values: Fraction(math.lcm(*(x.numerator for x in values)))}
 
@@ -505,8 +501,7 @@ def _same(a, b):
     _spend(5)
     if a == b or _kind(a) == _kind(b) != "" and _is_multiple(a, b):
         return True
-    named = [x.args[1].name for x in (a, b) if _kind(x) == "=" and isinstance(x.args[1], Symbol)]
-    if len({name.partition("_")[0] for name in named}) > 1:
+    if len({x.args[1].name.partition("_")[0] for x in (a, b) if _is_named(x)}) > 1:
         return False  # y = -1 is not x = -1
     a, b = (x.args[-1] if _is_named(x) else x for x in (a, b))
     kinds = {_kind(a), _kind(b)}
@@ -518,10 +513,9 @@ def _same(a, b):
         return is_alike and len(a.args) == len(b.args) and all(map(_same, a.args[1:], b.args[1:]))
     if not isinstance(a, Expr) or not isinstance(b, Expr):
         return a == b
-    rounded = [{x.args[1] for x in tree.atoms(_ROUNDED)} for tree in (a, b)]
-    within = Fraction(0)
-    if bool(rounded[0]) != bool(rounded[1]):  # a long decimal rounds what is not a decimal
-        within = Fraction(99, 100 * int(min(rounded[0] | rounded[1])))
+    # a long decimal rounds what is not a decimal
+    digits = [min((int(x.args[1]) for x in x.atoms(_ROUNDED)), default=0) for x in (a, b)]
+    within = Fraction(99, 100 * max(digits)) if 0 in digits and any(digits) else Fraction(0)
     units = [(), _UNITS] if Tuple(a, b).atoms() & {*_UNITS} else [()]
     return any(_equal_values(a, b, ones, within=within) for ones in units)
 
