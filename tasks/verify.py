@@ -190,6 +190,7 @@ def _tokens(text):
 
 _RELATIONS = tuple("=<>≤≥≠∈")
 _SIGNS = dict.fromkeys(_RELATIONS, 2) | {",": 1, "∪": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
+_INVERSES = {"-": Mul, "/": Pow, ":": Pow}  # with minus one
 _TURNED = str.maketrans("<>≤≥", "><≥≤")
 _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
 _BRACKETS = {"()", "(]", "[)", "[]", "⟦⟧", ":"}
@@ -211,11 +212,9 @@ def _several(kind, parts):
 
 
 def _apply(function, *parts):
-    """The function of the parts, not evaluated; sums and multiples of matrices entry by entry."""
-    matrices = [part.args for part in parts if _kind(part) == "⟦⟧"]
-    if matrices and len(matrices) == {Add: len(parts), Mul: 1}.get(function):
-        columns = [part.args[1:] if _kind(part) == "⟦⟧" else [part] * 99 for part in parts]
-        return _several("⟦⟧", [_apply(function, *entries) for entries in zip(*columns)])
+    """The function of the parts, not evaluated; a multiple of a matrix is one of its entries."""
+    if _kind(parts[-1]) == "⟦⟧" and function is Mul:
+        return _several("⟦⟧", [_apply(Mul, *parts[:-1], entry) for entry in parts[-1].args[1:]])
     if not all(isinstance(part, Expr) for part in parts):
         raise _Undecided
     return function(*parts, evaluate=False)
@@ -230,21 +229,19 @@ def _tied(signs, parts):
         return _relation("".join(signs), parts)
     if sign in ",∪" or sign == ":" and len(parts) > 2:
         return _several(sign, parts)
-    parts = [_apply(Mul, _MINUS_ONE, part) if sign == "-" else
-             _apply(Pow, part, _MINUS_ONE) if sign in ("/", ":") else part
+    parts = [_apply(_INVERSES[sign], part, _MINUS_ONE) if sign in _INVERSES else part
              for sign, part in zip(signs, parts)]
     return _apply(Add if sign in "+-" else Mul, *parts)
 
 
 def _relation(signs, parts):
     """The relation; 5 + 3 = 8 is 8, and what bounds one variable is an interval."""
-    variables = [part for part in parts if isinstance(part, Symbol)]
     if {*signs} <= {*"=∈"} and not Tuple(*parts[-2:]).free_symbols:
         return parts[-1]
-    if len(variables) != 1 or len(parts) > 3 or not {*signs} <= {*"<≤"} or (
-            Tuple(*parts).free_symbols != {*variables}):
+    at = [i for i, part in enumerate(parts) if {part} == Tuple(*parts).free_symbols]
+    if len(at) != 1 or len(parts) > 3 or {*signs} - {*"<≤"}:
         return _several(signs, parts)
-    at, ends = parts.index(variables[0]), [_apply(Mul, _MINUS_ONE, oo), *parts, oo]
+    at, ends = at[0], [_apply(Mul, oo, _MINUS_ONE), *parts, oo]
     brackets = ("[" if "≤" in signs[:at] else "(") + ("]" if "≤" in signs[at:] else ")")
     return _several(brackets, (ends[at], ends[at + 2]))
 
@@ -252,8 +249,8 @@ def _relation(signs, parts):
 class _Parser:
     """Precedence climbing over tokens."""
 
-    def __init__(self, tokens):
-        self.rest, self.token, self.depth = iter(tokens), "", 0
+    def __init__(self, text):
+        self.rest, self.token, self.depth = iter(_tokens(text)), "", 0
         self.next()
 
     def next(self):
@@ -286,7 +283,7 @@ class _Parser:
         if self.token == "^" and self.next():
             node = _apply(Pow, node, self.power())
         self.depth -= 1
-        return _apply(Mul, _MINUS_ONE, node) if sign == "-" else node
+        return _apply(Mul, node, _MINUS_ONE) if sign == "-" else node
 
     def primary(self):
         token = self.next()
@@ -322,22 +319,12 @@ class _Parser:
             node = self.primary()
         else:  # \sin 2x \cos y: the argument is 2x
             node = self.power()
-            while self.binds() == 6 and self.token not in ("*", "/", "(", "[") and (
-                    self.token.partition("_")[0] not in _FUNCTIONS):
+            while re.match(r"\\?[A-Za-z]|[%°]", self.token) and self.token not in _FUNCTIONS:
                 node = _apply(Mul, node, self.power())
         arguments = node.args[1:] if _kind(node) else (node,)
-        if index and name == r"\log":
-            arguments = *arguments, _tree(index)
+        arguments += (_Parser(index).expression(),) if index and name == r"\log" else ()
         node = _apply(_FUNCTIONS[name], *arguments)
         return node if exponent is None else _apply(Pow, node, exponent)
-
-
-def _tree(text):
-    parser = _Parser(_tokens(text) if len(text) <= LONGEST else "")
-    node = parser.expression()
-    if parser.token:
-        raise _Undecided
-    return node
 
 
 def _readings(text):
@@ -348,9 +335,11 @@ def _readings(text):
         texts.append(re.sub(r"^(\s*-?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text))
     for each in dict.fromkeys(texts):
         try:
-            found.append(_tree(each))
+            parser = _Parser(each)
+            tree = parser.expression()
         except (_Undecided, RecursionError, ValueError):
             continue
+        found += [] if parser.token else [tree]
     return found
 
 
@@ -469,7 +458,9 @@ def verdict(response, answer):
     spelled = [_spelling(found), _spelling(answer)]
     if spelled[0] == spelled[1] != "" or all(re.fullmatch(r"-?[1-9]\d*", x) for x in spelled):
         return spelled[0] == spelled[1]  # integers of any size
-    _work.left, _work.undecided = STEPS, max(len(found), len(answer)) > LONGEST
+    if max(len(found), len(answer)) > LONGEST:
+        return None
+    _work.left, _work.undecided = STEPS, False
     try:
         is_same = any(_same(a, b) for a in _readings(found) for b in _readings(answer))
         return is_same or (None if _work.undecided else False)
@@ -533,7 +524,7 @@ def _is_multiple(a, b):
     if _kind(a) not in _RELATIONS or not all(isinstance(part, Expr) for part in parts) or (
             a.free_symbols != b.free_symbols):
         return False
-    f, g = (_apply(Add, left, _apply(Mul, _MINUS_ONE, right)) for left, right in (parts[:2], parts[2:]))
+    f, g = (_apply(Add, left, _apply(Mul, right, _MINUS_ONE)) for left, right in (parts[:2], parts[2:]))
     quotient = _apply(Mul, f, _apply(Pow, g, _MINUS_ONE))
     logarithm = _apply(_FUNCTIONS[r"\log"], _apply(Pow, quotient, Rational(1 + (_kind(a) == "="))))
     return _equal_values(logarithm, logarithm, others=1)
