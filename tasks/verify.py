@@ -56,7 +56,7 @@ _MARKED = [re.compile(pattern, re.I) for pattern in (  # what comes first here, 
 _PROSE = re.compile(r"(?<![\\a-z{])(?!or |and )[a-z]{2,}[:,]? (?:[a-z]{2}|[$\\\d])")
 _MATH = re.compile(  # **...**, $...$ and its likes, or a run of mathematical characters
     r"\*\*(?=\S)([^*\n]+)\*\*|\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]"
-    r"|(?:\\[a-zA-Z]+|\b[a-zA-Z] *(?:[=<>≤≥∈]|\\[lg]eq?\b|\\in\b)|[-−+(\[{\d.√π½-¾])"
+    r"|(?:\\[a-zA-Z]+|\b[a-zA-Z] *(?:[=<>≤≥∈]|\\[lg]eq?\b|\\in\b)|[-−+(\[{\d√π½-¾]|\.(?=\d))"
     r"(?:\\[a-zA-Z{},!% ]+|[-−+*/^(){}\[\]\d.,%!√π°½-¾ ])*", re.DOTALL)
 _CHOICE = re.compile(r"(?<![\w'\\])\(?(A(?! [a-z])|[B-H])\)?(?![\w'])")
 
@@ -76,25 +76,23 @@ def extract_answer(response):
     tail = marked[0].strip(" *") if marked else tail
     if len(tail) < 200 and not _PROSE.search(tail) and _readings(tail):
         return tail
-    tail = tail.rpartition(" is ")[2] if marked else tail
     found = [m[m.lastindex or 0].strip(" *,;:!/.") for m in _MATH.finditer(tail)]
     found = [x if x.count("(") == x.count(")") or "[" in x else x.strip("(). ") for x in found]
     choices = re.findall(r"\A\(?([A-H])[.:)]\s", tail) or [
-        x for x in found if re.search(r"\d|\\begin|=", x)] or _CHOICE.findall(tail) or found
-    choices = [x for x in choices if x] or [None]
-    return choices[0 if marked else -1]  # the first behind "answer is", else the last
+        x for x in found if re.search(r"\d|\\begin|=", x)] or _CHOICE.findall(tail) or found or [""]
+    return choices[0 if marked else -1] or None  # the first behind "answer is", else the last
 
 
 def _last_boxed(text):
-    opened, boxes = [], [(-1, None)]
+    opened, last = [], (-1, 0, 0)  # of boxes in boxes, the innermost starts last
     for match in _BOX.finditer(text):
         if match[0] == "}" and opened:
             box, start = opened.pop()
             if box >= 0 and not _NO_CONTENT.fullmatch(text, start, match.start()):
-                boxes.append((box, text[start:match.start()].strip()))
+                last = max(last, (box, start, match.start()))
         elif match[0][-1] == "{" and match[0] != r"\{":
             opened.append((match.start() if len(match[0]) > 1 else -1, match.end()))
-    return max(boxes)[1]  # of boxes in boxes, the innermost starts last
+    return text[last[1]:last[2]].strip() if last[2] else None
 
 
 # ---------------------------------------------------------------- one thing, one way to write it
@@ -250,24 +248,19 @@ class _Parser:
     """Precedence climbing over tokens."""
 
     def __init__(self, text):
-        self.rest, self.token, self.depth = iter(_tokens(text)), "", 0
-        self.next()
-
-    def next(self):
-        token, self.token = self.token, next(self.rest, "")
-        return token
+        self.tokens, self.depth = ["", *_tokens(text)[::-1]], 0  # the next one is the last
 
     def binds(self):
         """How strongly the next token ties what is before it and behind it; 0 for not at all."""
-        begins_factor = re.match(r"\\?[A-Za-z{]|\.?\d|[%°∞(\[⟦]", self.token)
-        return _SIGNS.get(self.token, 6 if begins_factor else 0)
+        begins_factor = re.match(r"\\?[A-Za-z{]|\.?\d|[%°∞(\[⟦]", self.tokens[-1])
+        return _SIGNS.get(self.tokens[-1], 6 if begins_factor else 0)
 
     def expression(self, level=0):
         node = self.power()
         while (binds := self.binds()) > level:
             signs, parts = [""], [node]
             while self.binds() == binds:
-                signs.append(self.next() if self.token in _SIGNS else "*")
+                signs.append(self.tokens.pop() if self.tokens[-1] in _SIGNS else "*")
                 parts.append(self.expression(binds))
             node = _tied(signs, parts)
         return node
@@ -276,17 +269,17 @@ class _Parser:
         self.depth += 1
         if self.depth > DEPTH:
             raise _Undecided
-        sign = self.next() if self.token in ("+", "-") else ""
+        sign = self.tokens.pop() if self.tokens[-1] in ("+", "-") else ""
         node = self.power() if sign else self.primary()
-        if self.token in ("!", "!!"):
-            node = _apply(_FUNCTIONS["\\" + self.next()], node)
-        if self.token == "^" and self.next():
+        if self.tokens[-1] in ("!", "!!"):
+            node = _apply(_FUNCTIONS["\\" + self.tokens.pop()], node)
+        if self.tokens[-1] == "^" and self.tokens.pop():
             node = _apply(Pow, node, self.power())
         self.depth -= 1
         return _apply(Mul, node, _MINUS_ONE) if sign == "-" else node
 
     def primary(self):
-        token = self.next()
+        token = self.tokens.pop()
         name, _, index = token.partition("_")
         if token in _CLOSING:
             return self.group(token)
@@ -306,7 +299,7 @@ class _Parser:
 
     def group(self, opening):
         node = self.expression()
-        items, brackets = node.args[1:] if _kind(node) == "," else (node,), opening + self.next()
+        items, brackets = node.args[1:] if _kind(node) == "," else (node,), opening + self.tokens.pop()
         if brackets in _BRACKETS and len(items) > 1 or brackets == "⟦⟧" == _kind(node):
             return _several(brackets, items)  # a column of a matrix has no rows
         if brackets != opening + _CLOSING[opening]:
@@ -314,12 +307,12 @@ class _Parser:
         return node
 
     def function(self, name, index):
-        exponent = self.next() and self.power() if self.token == "^" else None
-        if self.token in _CLOSING:
+        exponent = self.tokens.pop() and self.power() if self.tokens[-1] == "^" else None
+        if self.tokens[-1] in _CLOSING:
             node = self.primary()
         else:  # \sin 2x \cos y: the argument is 2x
             node = self.power()
-            while re.match(r"\\?[A-Za-z]|[%°]", self.token) and self.token not in _FUNCTIONS:
+            while re.match(r"\\?[A-Za-z]|[%°]", self.tokens[-1]) and self.tokens[-1] not in _FUNCTIONS:
                 node = _apply(Mul, node, self.power())
         arguments = node.args[1:] if _kind(node) else (node,)
         arguments += (_Parser(index).expression(),) if index and name == r"\log" else ()
@@ -339,7 +332,7 @@ def _readings(text):
             tree = parser.expression()
         except (_Undecided, RecursionError, ValueError):
             continue
-        found += [] if parser.token else [tree]
+        found += [tree] if parser.tokens == [""] else []
     return found
 
 
@@ -399,13 +392,12 @@ def _power(a, b, mp):
     if q == 1 and isinstance(a, Fraction) and abs(p) * _bits(a) <= EXACT_BITS:
         return a**p
     a, b = mp.convert(a), mp.convert(b)
-    if q != 1 and isinstance(a, mp.mpf) and a < 0:
-        if q % 2:  # the real root: (-8)^(1/3) is -2
-            return mp.power(-a, b) * (-1) ** (p % 2)
-        if _work.real:
-            raise _Undecided
-    if mp.mag(b) + math.log2(abs(int(mp.mag(a))) + 1) > 64:
+    is_root = q != 1 and isinstance(a, mp.mpf) and a < 0
+    is_large = mp.mag(b) + math.log2(abs(int(mp.mag(a or 1))) + 1) > 64
+    if is_large or is_root and _work.real and q % 2 == 0:
         raise _Undecided
+    if is_root and q % 2:  # the real root: (-8)^(1/3) is -2
+        return mp.power(-a, b) * (-1) ** (p % 2)
     return mp.power(a, b)
 
 
@@ -521,10 +513,9 @@ def _is_multiple(a, b):
     be in an equation only.
     """
     parts = *a.args[1:], *b.args[1:]
-    if _kind(a) not in _RELATIONS or not all(isinstance(part, Expr) for part in parts) or (
-            a.free_symbols != b.free_symbols):
+    if _kind(a) not in _RELATIONS or not all(isinstance(part, Expr) for part in parts):
         return False
-    f, g = (_apply(Add, left, _apply(Mul, right, _MINUS_ONE)) for left, right in (parts[:2], parts[2:]))
+    f, g = (_apply(Add, x, _apply(Mul, y, _MINUS_ONE)) for x, y in (parts[:2], parts[2:]))
     quotient = _apply(Mul, f, _apply(Pow, g, _MINUS_ONE))
     logarithm = _apply(_FUNCTIONS[r"\log"], _apply(Pow, quotient, Rational(1 + (_kind(a) == "="))))
     return _equal_values(logarithm, logarithm, others=1)
