@@ -7,8 +7,8 @@ r"""Is this math answer right? The grader of the benchmarks, and the reward of a
 
 An answer is rewritten until a thing is written in one way only, parsed into sympy objects, and
 evaluated: exactly while it is rational, else with mpmath (sympy's arithmetic) at two precisions,
-its variables at a few fixed points. sympy itself evaluates nothing: it could not be stopped. Text from a model is never executed, nor handed to anything
-that might. Sizes are checked before anything is evaluated, and all work is counted (STEPS), so a
+its variables at a few fixed points. sympy itself evaluates nothing, as it could not be stopped, and
+text from a model is never executed, nor handed to anything that might. Sizes are checked before anything is evaluated, and all work is counted (STEPS), so a
 verdict is a function of the two strings, and comes in time in any thread and any process.
 
 Where people disagree, this is the policy:
@@ -27,6 +27,7 @@ import random
 import re
 import threading
 import unicodedata
+from contextlib import suppress
 from fractions import Fraction
 
 from mpmath import MPContext, libmp  # sympy's own arithmetic
@@ -34,7 +35,7 @@ from sympy import Add, E, Expr, Function, I, Mul, Number, Pow, Rational, Symbol,
 from sympy.core.symbol import Str
 
 LONGEST = 2_000  # characters of an answer that is more than one number
-DEPTH = 40  # of the parser: some ten frames of the stack each
+DEPTH = 40  # of the parser: a thread's stack may be small
 STEPS = 20_000  # of all evaluations for one verdict together: well below a second
 EXACT_BITS = 20_000  # larger rationals are approximated
 LOW, HIGH = 50, 200  # digits of the two evaluations
@@ -101,14 +102,14 @@ _SYNONYMS = dict(pair.split(" ") for pair in r"""
 ** ^;\cdot *;\times *;\div /;\lt <;\gt >;\equiv =;<= ≤;\le ≤;\leq ≤;\leqslant ≤;>= ≥;\ge ≥;\geq ≥
 \geqslant ≥;!= ≠;\ne ≠;\neq ≠;\lbrace \{;\rbrace \};\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *
 · *;⋅ *;÷ /;√ \sqrt;π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;pct %
-percent %;degrees °;degree °;infinity ∞;inf ∞;pi \pi;sqrt \root{1/2};about \approx
+percent %;degrees °;degree °;infinity ∞;inf ∞;pi \pi;sqrt \root{2};about \approx
 & ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”;\langle (;\rangle )
 zero 0;one 1;two 2;three 3;four 4;five 5;six 6;seven 7;eight 8;nine 9;ten 10;twelve 12;sixteen 16
 """.strip().replace("\n", ";").split(";"))
 _FUNCTIONS = {"\\" + name: Function(mpmath_name or name) for name, _, mpmath_name in (
     pair.partition("=") for pair in "sin cos tan cot sec csc sinh cosh tanh exp floor ceil gcd lcm "
     "max min log ln=log lg=log10 arcsin=asin arccos=acos arctan=atan abs=fabs binom=binomial "
-    "!=factorial !!=fac2".split())}
+    "!=factorial !!=fac2 frac root".split())}
 
 
 def _words(match):
@@ -141,7 +142,7 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"(?<=\d)[eE]([-+]?\d+)| +x +(?=\d)", lambda m: f"*10^{{{m[1]}}}" if m[1] else "*"),
     (r"\\[dtc]?(frac|binom) *(\d?)", lambda m: f"\\{m[1]}" + (m[2] and f"{{{m[2]}}}")),
     (r"(\\(?:frac|binom) *\{[^{}]*\}) *(\d)", r"\1{\2}"),
-    (r"\\sqrt *(?:\[([^\[\]]+)\])?(?![a-z])", lambda m: f"\\root{{1/({m[1] or 2})}}"),
+    (r"\\sqrt *(?:\[([^\[\]]+)\])?(?![a-z])", lambda m: f"\\root{{{m[1] or 2}}}"),
     (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
@@ -236,7 +237,7 @@ def _relation(signs, parts):
     """The relation; 5 + 3 = 8 is 8, and what bounds one variable is an interval."""
     if {*signs} <= {*"=∈"} and not Tuple(*parts[-2:]).free_symbols:
         return parts[-1]
-    at = [i for i, part in enumerate(parts) if {part} == Tuple(*parts).free_symbols]
+    at = [i for i, part in enumerate(parts[:3]) if {part} == Tuple(*parts).free_symbols]
     if len(at) != 1 or len(parts) > 3 or {*signs} - {*"<≤"}:
         return _several(signs, parts)
     at, ends = at[0], [_apply(Mul, oo, _MINUS_ONE), *parts, oo]
@@ -287,15 +288,13 @@ class _Parser:
             value, digits = Rational(Fraction(token)), Rational(int(token.replace(".", "")))
             return _ROUNDED(value, digits) if "." in token and digits >= 10**8 else value
         if name in (r"\frac", r"\binom", r"\root"):
-            a, b = self.primary(), self.primary()
-            if name == r"\frac":
-                return _apply(Mul, a, _apply(Pow, b, _MINUS_ONE))
-            return _apply(Pow, b, a) if name == r"\root" else _apply(_FUNCTIONS[name], a, b)
+            return _apply(_FUNCTIONS[name], self.primary(), self.primary())
         if name in _FUNCTIONS:
             return self.function(name, index)
         if token not in _ATOMS and not re.match(r"\\?[A-Za-z]|“", token):
             raise _Undecided
-        return _ATOMS.get(token) or (Str if token[0] == "“" else Symbol)(re.sub("[{}“”]", "", token))
+        atom = Str if token[0] == "“" else Symbol
+        return _ATOMS.get(token) or atom(re.sub("[{}“”]", "", token))
 
     def group(self, opening):
         node = self.expression()
@@ -327,12 +326,10 @@ def _readings(text):
         texts.append(re.sub(r"(?<=\d)(?<!\b0)[, ](?=(?:\d{3}[, ])*\d{3}(?!\d))", "", text))
         texts.append(re.sub(r"^(\s*-?\d+),(\d\d|\d{4,}|(?<=\b0,)\d+)\s*$", r"\1.\2", text))
     for each in dict.fromkeys(texts):
-        try:
+        with suppress(_Undecided, RecursionError, ValueError):
             parser = _Parser(each)
             tree = parser.expression()
-        except (_Undecided, RecursionError, ValueError):
-            continue
-        found += [tree] if parser.tokens == [""] else []
+            found += [tree] if parser.tokens == [""] else []
     return found
 
 
@@ -352,10 +349,10 @@ _work = _Work()
 _KEPT = [getattr(libmp, "mpf_" + name)(8_000) for name in ("pi", "e", "ln2", "ln10", "degree")]
 _SIZES = (1, 3, -2, 1, 9, 3, -9, 40, 1, 9)  # of the variables
 _OPERATIONS = {  # what is not mpmath's
-    "Add": sum, "Mul": math.prod, "max": max, "min": min,
-    "rounded": lambda values: values[0], "fabs": lambda values: abs(values[0]),
-    "gcd": lambda values: Fraction(math.gcd(*(x.numerator for x in values))),
-    "lcm": lambda values: Fraction(math.lcm(*(x.numerator for x in values)))}
+    "Add": lambda *x: sum(x), "Mul": lambda *x: math.prod(x), "max": max, "min": min, "fabs": abs,
+    "frac": lambda a, b: a / b, "rounded": lambda a, digits: a,
+    "gcd": lambda *x: Fraction(math.gcd(*(a.numerator for a in x))),
+    "lcm": lambda *x: Fraction(math.lcm(*(a.numerator for a in x)))}
 
 
 def _spend(steps):
@@ -375,12 +372,12 @@ def _value(node, at, mp):
     name, values = node.func.__name__, [_value(part, at, mp) for part in node.args]
     bits = sum(map(_bits, values))
     _spend(1 + bits // 500 + (0 if name in _OPERATIONS else 20))
-    if name == "Pow":
-        return _power(*values, mp)
+    if name in ("Pow", "root"):  # \root{n}{x} is x^{1/n}
+        return _power(*values, mp) if name == "Pow" else _power(values[1], 1 / values[0], mp)
     if name not in _OPERATIONS or bits > EXACT_BITS or not all(map(_bits, values)):
         values = [mp.convert(x) for x in values]
     if name in _OPERATIONS:
-        return _OPERATIONS[name](values)
+        return _OPERATIONS[name](*values)
     if name == "log" and _work.real and mp.re(values[0]) < 0 or (
             name != "log" and max(map(mp.mag, values)) > 60):
         raise _Undecided
@@ -428,12 +425,10 @@ def _equal_values(a, b, units=(), others=0, within=Fraction(0)):
         points = [dict.fromkeys(units, Fraction(1)) | {
             x: Fraction(_SIZES[t % 10] * random.Random(f"{x.name} {t}").randrange(1, 97), 97)
             for x in names} for t in (trial, trial + others)]
-        try:
+        with suppress(_Undecided, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
             if not _is_close(a, b, points, within):
                 return False
-            agreed += 1
-        except (_Undecided, ArithmeticError, ValueError, TypeError, KeyError, AttributeError):
-            continue  # undefined, too large, or not real, at this point
+            agreed += 1  # else undefined, too large, or not real, at this point
     is_enough = agreed >= (3 if names else 1)
     _work.undecided |= not is_enough
     return is_enough
@@ -453,11 +448,10 @@ def verdict(response, answer):
     if max(len(found), len(answer)) > LONGEST:
         return None
     _work.left, _work.undecided = STEPS, False
-    try:
+    with suppress(_Undecided, RecursionError):
         is_same = any(_same(a, b) for a in _readings(found) for b in _readings(answer))
         return is_same or (None if _work.undecided else False)
-    except (_Undecided, RecursionError):
-        return None
+    return None
 
 
 def is_correct(response, answer):
