@@ -8,8 +8,9 @@ r"""Is this math answer right? The grader of the benchmarks, and the reward of a
 An answer is rewritten until a thing is written in one way only, parsed into sympy objects, and
 evaluated: exactly while it is rational, else with mpmath (sympy's arithmetic) at two precisions,
 its variables at a few fixed points. sympy itself evaluates nothing, as it could not be stopped, and
-text from a model is never executed, nor handed to anything that might. Sizes are checked before anything is evaluated, and all work is counted (STEPS), so a
-verdict is a function of the two strings, and comes in time in any thread and any process.
+text from a model is never executed, nor handed to anything that might. Sizes are checked before
+anything is evaluated, and all work is counted (STEPS), so a verdict is a function of the two
+strings, and comes in time in any thread and any process.
 
 Where people disagree, this is the policy:
 
@@ -31,13 +32,12 @@ from contextlib import suppress
 from fractions import Fraction
 
 from mpmath import MPContext, libmp  # sympy's own arithmetic
-from sympy import Add, E, Expr, Function, I, Mul, Number, Pow, Rational, Symbol, Tuple, oo, pi
+from sympy import Add, E, Expr, Function, I, Mul, Pow, Rational, Symbol, Tuple, oo, pi
 from sympy.core.symbol import Str
 
 LONGEST = 2_000  # characters of an answer that is more than one number
 DEPTH = 40  # of the parser: a thread's stack may be small
 STEPS = 20_000  # of all evaluations for one verdict together: well below a second
-EXACT_BITS = 20_000  # larger rationals are approximated
 LOW, HIGH = 50, 200  # digits of the two evaluations
 
 
@@ -100,10 +100,9 @@ def _last_boxed(text):
 
 _SYNONYMS = dict(pair.split(" ") for pair in r"""
 ** ^;\cdot *;\times *;\div /;\lt <;\gt >;\equiv =;<= ≤;\le ≤;\leq ≤;\leqslant ≤;>= ≥;\ge ≥;\geq ≥
-\geqslant ≥;!= ≠;\ne ≠;\neq ≠;\lbrace \{;\rbrace \};\dots \ldots;\cdots \ldots;\ln \log;− -;– -;× *
-· *;⋅ *;÷ /;√ \sqrt;π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;pct %
-percent %;degrees °;degree °;infinity ∞;inf ∞;pi \pi;sqrt \root{2};about \approx
-& ,;\% %;\emptyset “∅”;\varnothing “∅”;∅ “∅”;\langle (;\rangle )
+\geqslant ≥;!= ≠;\ne ≠;\neq ≠;\lbrace \{;\rbrace \};\langle (;\rangle );\ln \log;− -;– -;× *;· *;⋅ *
+÷ /;√ \sqrt;π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;& ,;percent %;\% %;degrees °
+degree °;infinity ∞;pi \pi;sqrt \root{2};\emptyset “∅”;\varnothing “∅”;∅ “∅”;\cdots \ldots
 zero 0;one 1;two 2;three 3;four 4;five 5;six 6;seven 7;eight 8;nine 9;ten 10;twelve 12;sixteen 16
 """.strip().replace("\n", ";").split(";"))
 _FUNCTIONS = {"\\" + name: Function(mpmath_name or name) for name, _, mpmath_name in (
@@ -117,8 +116,6 @@ def _words(match):
     text, before = (match[1] or match[0]).strip(" ~.,"), match.string[:match.start()]
     if text.lower() in _SYNONYMS or "\\" + text in _FUNCTIONS:
         return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
-    if re.match(r"\d", text):
-        return re.sub(r"[A-Za-z]{2,}", lambda m: f"“{m[0]}”", text)
     is_word = re.search(r"[^\W\d]\.?[^\W\d]" if match[1] else r".{4}|[^\0-~]", text)
     is_last = match.string[match.end():].lstrip()[:1] in ",/"
     if re.search(r"[\d)}°] *$", before) and (match[1] or before[-1] == " " and is_last):  # a unit
@@ -134,7 +131,7 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
     (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|displaystyle|boxed|fbox)\b", " "),
     (r"\\mathbb *\{?R\}?|ℝ", r"(-\\infty,\\infty)"),
-    (r"(\.\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", lambda m: m[1] + m[2] * 99),  # is rounded, then
+    (r"(\.\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", lambda m: m[1] + (m[2] * 99)[:99]),
     (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
     (r"\\l(floor|ceil)\b(.*?)\\r(?:floor|ceil)\b", r"\\\1(\2)"),
@@ -144,16 +141,16 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"(\\(?:frac|binom) *\{[^{}]*\}) *(\d)", r"\1{\2}"),
     (r"\\sqrt *(?:\[([^\[\]]+)\])?(?![a-z])", lambda m: f"\\root{{{m[1] or 2}}}"),
     (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),
+    (r"\\text *\{(\d[^{}]*)\}", r"\1 "),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
-    (r"(?<![\d.])(\d[\dA-F]*)(?:_| *(?=“base))\{? *(?:“base”)? *(\d\d?) *\}?",
-     lambda m: f" {int(m[1], int(m[2]))} "),
+    (r"\b(\d[\dA-F]*) *(?:_|“base”)[{ ]*(\d+)[ }]*", lambda m: f" {int(m[1], int(m[2]))} "),
     # a unit behind a value, and what else is said about it
     (r"(?:(?<=[\d)}°%])|(?<=\b[A-Za-z])|(?<=\\pi))\s*“[^”]*”"
      r"(?:\s*\^\s*\{?\d\}?|[\s/]*“[^”]*”|\s+[A-Za-z]+)*\s*(?=$|[,;()\]=:}])", " "),
     (r",[\s,]*,", ","),
-    (r"^([^\d=]*)\\approx", r"\1="),  # p ≈ .33 says .33, but p = 1/3 ≈ .33 says 1/3
-    (r"\\approx.*", ""),
+    # p ≈ .33 says .33, but p = 1/3 ≈ .33 says 1/3
+    (r"^([^\d=]*)\\approx|\\approx.*", lambda m: "" if m[1] is None else m[1] + "="),
     (r"(?<!_)(\d\s+)(?=[\d.])", r"\1?"),  # numbers beside each other are not a product
     (r"^.*\\(?:pm|mp).*$", lambda m: m[0].replace(r"\pm", "+").replace(r"\mp", "-") + "," +
      m[0].replace(r"\pm", "-").replace(r"\mp", "+")),
@@ -162,9 +159,8 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"(?<![^,(])(?!\W*\w(?:_\w|_{\w*})? *=)"
      r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:|' ]|“\w*”)+=", ""),
 )]
-_TOKEN = re.compile(
-    r"\d+\.?\d*|\.\d+|“[^”]*”|(?:\\[A-Za-z]+|[A-Za-z])\s*(?:_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|[^\s\\{}])|')*"
-    r"|\\.|\*\*|!!|[<>!=]=|\S", re.DOTALL)
+_TOKEN = re.compile(r"\d+\.?\d*|\.\d+|“[^”]*”|\\[^A-Za-z]|\*\*|!!|[<>!=]=|(?:\\[A-Za-z]+|[A-Za-z])"
+                    r"\s*(?:_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|[^\s\\{}])|')*|\S", re.DOTALL)
 
 
 def _tokens(text):
@@ -204,10 +200,10 @@ def _kind(node):
 
 
 def _several(kind, parts):
-    """A container of the parts. Sets in a set are united, and a set of one thing is that thing."""
+    """A container of the parts. Sets in a set are united."""
     if kind in ",∪":
         kind, parts = ",", [x for p in parts for x in (p.args[1:] if _kind(p) == "," else (p,))]
-    return parts[0] if kind == "," and len(parts) == 1 else Tuple(Str(kind), *parts)
+    return Tuple(Str(kind), *parts)
 
 
 def _apply(function, *parts):
@@ -298,7 +294,8 @@ class _Parser:
 
     def group(self, opening):
         node = self.expression()
-        items, brackets = node.args[1:] if _kind(node) == "," else (node,), opening + self.tokens.pop()
+        items = node.args[1:] if _kind(node) == "," else (node,)
+        brackets = opening + self.tokens.pop()
         if brackets in _BRACKETS and len(items) > 1 or brackets == "⟦⟧" == _kind(node):
             return _several(brackets, items)  # a column of a matrix has no rows
         if brackets != opening + _CLOSING[opening]:
@@ -311,7 +308,7 @@ class _Parser:
             node = self.primary()
         else:  # \sin 2x \cos y: the argument is 2x
             node = self.power()
-            while re.match(r"\\?[A-Za-z]|[%°]", self.tokens[-1]) and self.tokens[-1] not in _FUNCTIONS:
+            while re.match(r"\\?[A-Za-z]|[%°]", t := self.tokens[-1]) and t not in _FUNCTIONS:
                 node = _apply(Mul, node, self.power())
         arguments = node.args[1:] if _kind(node) else (node,)
         arguments += (_Parser(index).expression(),) if index and name == r"\log" else ()
@@ -370,11 +367,10 @@ def _value(node, at, mp):
     if not node.args:
         return at[node] if node in at else Fraction(node.p, node.q)
     name, values = node.func.__name__, [_value(part, at, mp) for part in node.args]
-    bits = sum(map(_bits, values))
-    _spend(1 + bits // 500 + (0 if name in _OPERATIONS else 20))
+    _spend(1 + sum(map(_bits, values)) // 500 + (0 if name in _OPERATIONS else 20))
     if name in ("Pow", "root"):  # \root{n}{x} is x^{1/n}
         return _power(*values, mp) if name == "Pow" else _power(values[1], 1 / values[0], mp)
-    if name not in _OPERATIONS or bits > EXACT_BITS or not all(map(_bits, values)):
+    if name not in _OPERATIONS or not all(map(_bits, values)):
         values = [mp.convert(x) for x in values]
     if name in _OPERATIONS:
         return _OPERATIONS[name](*values)
@@ -386,7 +382,7 @@ def _value(node, at, mp):
 
 def _power(a, b, mp):
     p, q = (b.numerator, b.denominator) if isinstance(b, Fraction) else (0, 0)
-    if q == 1 and isinstance(a, Fraction) and abs(p) * _bits(a) <= EXACT_BITS:
+    if q == 1 and isinstance(a, Fraction) and abs(p) * _bits(a) < 20_000:  # bits; else approximated
         return a**p
     a, b = mp.convert(a), mp.convert(b)
     is_root = q != 1 and isinstance(a, mp.mpf) and a < 0
@@ -425,7 +421,7 @@ def _equal_values(a, b, units=(), others=0, within=Fraction(0)):
         points = [dict.fromkeys(units, Fraction(1)) | {
             x: Fraction(_SIZES[t % 10] * random.Random(f"{x.name} {t}").randrange(1, 97), 97)
             for x in names} for t in (trial, trial + others)]
-        with suppress(_Undecided, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
+        with suppress(_Undecided, ArithmeticError, ValueError, TypeError, AttributeError):
             if not _is_close(a, b, points, within):
                 return False
             agreed += 1  # else undefined, too large, or not real, at this point
@@ -439,9 +435,7 @@ def _equal_values(a, b, units=(), others=0, within=Fraction(0)):
 
 def verdict(response, answer):
     """Whether the response's final answer equals the answer; None if that is not decided."""
-    found = extract_answer(response)
-    if found is None:
-        return False
+    found = extract_answer(response) or ""
     spelled = [_spelling(found), _spelling(answer)]
     if spelled[0] == spelled[1] != "" or all(re.fullmatch(r"-?[1-9]\d*", x) for x in spelled):
         return spelled[0] == spelled[1]  # integers of any size
@@ -510,6 +504,7 @@ def _is_multiple(a, b):
     if _kind(a) not in _RELATIONS or not all(isinstance(part, Expr) for part in parts):
         return False
     f, g = (_apply(Add, x, _apply(Mul, y, _MINUS_ONE)) for x, y in (parts[:2], parts[2:]))
-    quotient = _apply(Mul, f, _apply(Pow, g, _MINUS_ONE))
-    logarithm = _apply(_FUNCTIONS[r"\log"], _apply(Pow, quotient, Rational(1 + (_kind(a) == "="))))
+    quotient = _apply(_FUNCTIONS[r"\frac"], f, g)
+    quotient = _apply(Mul, quotient, quotient) if _kind(a) == "=" else quotient
+    logarithm = _apply(_FUNCTIONS[r"\log"], quotient)
     return _equal_values(logarithm, logarithm, others=1)
