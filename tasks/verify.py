@@ -36,7 +36,6 @@ from sympy import Add, E, Expr, Function, I, Mul, Pow, Rational, Symbol, Tuple, 
 from sympy.core.symbol import Str
 
 LONGEST = 2_000  # characters of an answer that is more than one number
-DEPTH = 40  # of the parser: a thread's stack may be small
 STEPS = 20_000  # of all evaluations for one verdict together: well below a second
 LOW, HIGH = 50, 200  # digits of the two evaluations
 
@@ -52,14 +51,12 @@ _BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _NO_CONTENT = re.compile(r"(?:[\W_]|[lc]?dots|text|the|your|final|answer|here)*", re.I)
 _MARKED = [re.compile(pattern, re.I) for pattern in (  # what comes first here, counts
     r"(?:answer|réponse|respuesta|antwort|答案)[^.\n:=]{0,60}?(?:\b(?:is|are|est|es|ist)\b|[:=：是为])"
-    r"[\s*:]*(?=\S)(.*?)(?:(?<!\.\w)\.(?:\s|$)|$|[\n。]|\bI hope\b)",
-    r"####[ \t]*((?!\d+[.)]\s)[-+$\\(\[.\d][^\n]*)")]
+    r"[\s*:]*(?=\S)(.*?)(?:(?<!\.\w)\.(?:\s|$)|$|[\n。])", r"#### *((?!\d+[.)]\s)[-+$\\(\[.\d].*)")]
 _PROSE = re.compile(r"(?<![\\a-z{])(?!or |and )[a-z]{2,}[:,]? (?:[a-z]{2}|[$\\\d])")
 _MATH = re.compile(  # **...**, $...$ and its likes, or a run of mathematical characters
     r"\*\*(?=\S)([^*\n]+)\*\*|\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]"
     r"|(?:\\[a-zA-Z]+|\b[a-zA-Z] *(?:[=<>≤≥∈]|\\[lg]eq?\b|\\in\b)|[-−+(\[{\d√π½-¾]|\.(?=\d))"
     r"(?:\\[a-zA-Z{},!% ]+|[-−+*/^(){}\[\]\d.,%!√π°½-¾ ])*", re.DOTALL)
-_CHOICE = re.compile(r"(?<![\w'\\])\(?(A(?! [a-z])|[B-H])\)?(?![\w'])")
 
 
 def extract_answer(response):
@@ -71,16 +68,15 @@ def extract_answer(response):
     text = _STOP.split(response, maxsplit=1)[0].rpartition("</think>")[2].partition("<think>")[0]
     boxed, tail = _last_boxed(text), text[-2 * LONGEST:].strip()
     if boxed is not None:
-        marked = _MARKED[0].findall(boxed[:LONGEST])
-        return marked[-1].rstrip("} ") if marked else boxed
+        return boxed
     marked = [match for pattern in _MARKED for match in pattern.findall(tail)[-1:]]
     tail = marked[0].strip(" *") if marked else tail
     if len(tail) < 200 and not _PROSE.search(tail) and _readings(tail):
         return tail
     found = [m[m.lastindex or 0].strip(" *,;:!/.") for m in _MATH.finditer(tail)]
-    found = [x if x.count("(") == x.count(")") or "[" in x else x.strip("(). ") for x in found]
     choices = re.findall(r"\A\(?([A-H])[.:)]\s", tail) or [
-        x for x in found if re.search(r"\d|\\begin|=", x)] or _CHOICE.findall(tail) or found or [""]
+        x for x in found if re.search(r"\d|\\begin|=", x)] or re.findall(
+        r"(?<![\w'\\])\(?(A(?! [a-z])|[B-H])\)?(?![\w'])", tail) or found or [""]
     return choices[0 if marked else -1] or None  # the first behind "answer is", else the last
 
 
@@ -141,7 +137,7 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"(\\(?:frac|binom) *\{[^{}]*\}) *(\d)", r"\1{\2}"),
     (r"\\sqrt *(?:\[([^\[\]]+)\])?(?![a-z])", lambda m: f"\\root{{{m[1] or 2}}}"),
     (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),
-    (r"\\text *\{(\d[^{}]*)\}", r"\1 "),
+    (r"\\text *\{(?:[^{}]*answer is)? *([$\d][^{}]*)\}", r"\1 "),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
     (r"\b(\d[\dA-F]*) *(?:_|“base”)[{ ]*(\d+)[ }]*", lambda m: f" {int(m[1], int(m[2]))} "),
@@ -185,13 +181,13 @@ def _tokens(text):
 
 _RELATIONS = tuple("=<>≤≥≠∈")
 _SIGNS = dict.fromkeys(_RELATIONS, 2) | {",": 1, "∪": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
-_INVERSES = {"-": Mul, "/": Pow, ":": Pow}  # with minus one
+_INVERSE = {"-": Mul, "/": Pow, ":": Pow}  # with minus one
 _TURNED = str.maketrans("<>≤≥", "><≥≤")
 _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
 _BRACKETS = {"()", "(]", "[)", "[]", "⟦⟧", ":"}
 _UNITS = Function("percent")(), Function("degree")()  # functions of nothing: constants
 _ATOMS = {r"\pi": pi, "e": E, "i": I, "∞": oo, "%": _UNITS[0], "°": _UNITS[1]}
-_MINUS_ONE = Rational(-1)
+_MINUS_1 = Rational(-1)
 _ROUNDED = Function("rounded")  # a decimal of nine digits or more, and its digits as an integer
 
 
@@ -224,8 +220,7 @@ def _tied(signs, parts):
         return _relation("".join(signs), parts)
     if sign in ",∪" or sign == ":" and len(parts) > 2:
         return _several(sign, parts)
-    parts = [_apply(_INVERSES[sign], part, _MINUS_ONE) if sign in _INVERSES else part
-             for sign, part in zip(signs, parts)]
+    parts = [_apply(_INVERSE[s], p, _MINUS_1) if s in _INVERSE else p for s, p in zip(signs, parts)]
     return _apply(Add if sign in "+-" else Mul, *parts)
 
 
@@ -236,7 +231,7 @@ def _relation(signs, parts):
     at = [i for i, part in enumerate(parts[:3]) if {part} == Tuple(*parts).free_symbols]
     if len(at) != 1 or len(parts) > 3 or {*signs} - {*"<≤"}:
         return _several(signs, parts)
-    at, ends = at[0], [_apply(Mul, oo, _MINUS_ONE), *parts, oo]
+    at, ends = at[0], [_apply(Mul, oo, _MINUS_1), *parts, oo]
     brackets = ("[" if "≤" in signs[:at] else "(") + ("]" if "≤" in signs[at:] else ")")
     return _several(brackets, (ends[at], ends[at + 2]))
 
@@ -264,7 +259,7 @@ class _Parser:
 
     def power(self):
         self.depth += 1
-        if self.depth > DEPTH:
+        if self.depth > 40:  # the stack of a thread may be small
             raise _Undecided
         sign = self.tokens.pop() if self.tokens[-1] in ("+", "-") else ""
         node = self.power() if sign else self.primary()
@@ -273,7 +268,7 @@ class _Parser:
         if self.tokens[-1] == "^" and self.tokens.pop():
             node = _apply(Pow, node, self.power())
         self.depth -= 1
-        return _apply(Mul, node, _MINUS_ONE) if sign == "-" else node
+        return _apply(Mul, node, _MINUS_1) if sign == "-" else node
 
     def primary(self):
         token = self.tokens.pop()
@@ -344,7 +339,6 @@ class _Work(threading.local):
 _work = _Work()
 # mpmath keeps pi and its like for all threads together, which is not safe when more digits are due.
 _KEPT = [getattr(libmp, "mpf_" + name)(8_000) for name in ("pi", "e", "ln2", "ln10", "degree")]
-_SIZES = (1, 3, -2, 1, 9, 3, -9, 40, 1, 9)  # of the variables
 _OPERATIONS = {  # what is not mpmath's
     "Add": lambda *x: sum(x), "Mul": lambda *x: math.prod(x), "max": max, "min": min, "fabs": abs,
     "frac": lambda a, b: a / b, "rounded": lambda a, digits: a,
@@ -417,17 +411,16 @@ def _equal_values(a, b, units=(), others=0, within=Fraction(0)):
     """
     names, agreed = Tuple(a, b).free_symbols, 0
     _work.real = bool(names)
-    for trial in range(len(_SIZES) if names else 1):
+    for trial in range(10 if names else 1):
         points = [dict.fromkeys(units, Fraction(1)) | {
-            x: Fraction(_SIZES[t % 10] * random.Random(f"{x.name} {t}").randrange(1, 97), 97)
+            x: Fraction((-2) ** (t % 6) * random.Random(f"{x.name} {t}").randrange(1, 97), 97)
             for x in names} for t in (trial, trial + others)]
         with suppress(_Undecided, ArithmeticError, ValueError, TypeError, AttributeError):
             if not _is_close(a, b, points, within):
                 return False
             agreed += 1  # else undefined, too large, or not real, at this point
-    is_enough = agreed >= (3 if names else 1)
-    _work.undecided |= not is_enough
-    return is_enough
+    _work.undecided |= agreed < (3 if names else 1)
+    return agreed >= (3 if names else 1)
 
 
 # ----------------------------------------------------------------------------------------- verdicts
@@ -470,7 +463,7 @@ def _spelling(text):
 def _same(a, b):
     """Whether two trees are the same answer."""
     _spend(5)
-    if a == b or _kind(a) == _kind(b) != "" and _is_multiple(a, b):
+    if a == b or _kind(a) == _kind(b) == "=" and _is_multiple(a, b):
         return True
     if len({x.args[1].name.partition("_")[0] for x in (a, b) if _is_named(x)}) > 1:
         return False  # y = -1 is not x = -1
@@ -496,15 +489,13 @@ def _is_named(node):
 
 
 def _is_multiple(a, b):
-    """Whether two equations or inequalities f = 0 and g = 0 have the same solutions: f / g is
-    constant. The logarithm is undefined for f = 0, for g = 0, and for a negative factor, which may
-    be in an equation only.
+    """Whether two equations f = 0 and g = 0 are the same: f / g is constant. The logarithm is
+    undefined for f = 0 and for g = 0.
     """
     parts = *a.args[1:], *b.args[1:]
-    if _kind(a) not in _RELATIONS or not all(isinstance(part, Expr) for part in parts):
+    if not all(isinstance(part, Expr) for part in parts):
         return False
-    f, g = (_apply(Add, x, _apply(Mul, y, _MINUS_ONE)) for x, y in (parts[:2], parts[2:]))
+    f, g = (_apply(Add, x, _apply(Mul, y, _MINUS_1)) for x, y in (parts[:2], parts[2:]))
     quotient = _apply(_FUNCTIONS[r"\frac"], f, g)
-    quotient = _apply(Mul, quotient, quotient) if _kind(a) == "=" else quotient
-    logarithm = _apply(_FUNCTIONS[r"\log"], quotient)
+    logarithm = _apply(_FUNCTIONS[r"\log"], _apply(Mul, quotient, quotient))
     return _equal_values(logarithm, logarithm, others=1)
