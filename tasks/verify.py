@@ -131,6 +131,7 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
     (r"\\l(floor|ceil)\b(.*?)\\r(?:floor|ceil)\b", r"\\\1(\2)"),
+    (r"\\(sin|cos|tan) *\^ *\{? *-1 *\}?", r"\\arc\1 "),
     (r"\^ *\{? *\\circ *\}?|\\degree\b|°", "°"),
     (r"(?<=\d)[eE]([-+]?\d+)| +x +(?=\d)", lambda m: f"*10^{{{m[1]}}}" if m[1] else "*"),
     (r"\\[dtc]?(frac|binom) *(\d?)", lambda m: f"\\{m[1]}" + (m[2] and f"{{{m[2]}}}")),
@@ -203,9 +204,10 @@ def _several(kind, parts):
 
 
 def _apply(function, *parts):
-    """The function of the parts, not evaluated; a multiple of a matrix is one of its entries."""
-    if _kind(parts[-1]) == "⟦⟧" and function is Mul:
-        return _several("⟦⟧", [_apply(Mul, *parts[:-1], entry) for entry in parts[-1].args[1:]])
+    """The function of the parts, not evaluated; sums and multiples of matrices by their entries."""
+    if _kind(parts[-1]) == "⟦⟧" and (function is Mul) != (_kind(parts[0]) == "⟦⟧"):
+        columns = (p.args[1:] if _kind(p) == "⟦⟧" else [p] * len(parts[-1].args) for p in parts)
+        return _several("⟦⟧", [_apply(function, *entries) for entries in zip(*columns)])
     if not all(isinstance(part, Expr) for part in parts):
         raise _Undecided
     return function(*parts, evaluate=False)
@@ -383,9 +385,8 @@ def _power(a, b, mp):
     is_large = mp.mag(b) + math.log2(abs(int(mp.mag(a or 1))) + 1) > 64
     if is_large or is_root and _work.real and q % 2 == 0:
         raise _Undecided
-    if is_root and q % 2:  # the real root: (-8)^(1/3) is -2
-        return mp.power(-a, b) * (-1) ** (p % 2)
-    return mp.power(a, b)
+    # the real root: (-8)^(1/3) is -2
+    return mp.power(-a, b) * (-1) ** (p % 2) if is_root and q % 2 else mp.power(a, b)
 
 
 def _is_close(a, b, points, within):
@@ -454,7 +455,7 @@ def is_readable(answer):
 
 
 def _spelling(text):
-    text = re.sub(r"^[\s$]*0+(?=\d)|[\s$]", "", text).strip(".,")
+    text = re.sub(r"^[\s$]*0+(?=\d)|\$|\s(?!\d)|(?<!\d)\s", "", text).strip(".,")
     spelled = re.sub(r"\\(?:text|math)[a-z]*\{([^{}]*)\}", r"\1", text)
     choice = re.match(r"\(?([A-Z])[).](?!\d)", spelled)  # (B) 12 is B
     return choice[1] if choice else spelled.lower() if len(spelled) > 2 else spelled
