@@ -363,7 +363,7 @@ def _value(node, at, mp):
     if not node.args:
         return at[node] if node in at else Fraction(node.p, node.q)
     name, values = node.func.__name__, [_value(part, at, mp) for part in node.args]
-    _spend(1 + sum(map(_bits, values)) // 500 + (0 if name in _OPERATIONS else 20))
+    _spend(1 + sum(map(_bits, values)) // 50 + (0 if name in _OPERATIONS else 20))
     if name in ("Pow", "root"):  # \root{n}{x} is x^{1/n}
         return _power(*values, mp) if name == "Pow" else _power(values[1], 1 / values[0], mp)
     if name not in _OPERATIONS or not all(map(_bits, values)):
