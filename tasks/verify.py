@@ -55,8 +55,8 @@ _MARKED = [re.compile(pattern, re.I) for pattern in (  # what comes first here, 
 _PROSE = re.compile(r"(?<![\\a-z{])(?!or |and )[a-z]{2,}[:,]? (?:[a-z]{2}|[$\\\d])")
 _MATH = re.compile(  # **...**, $...$ and its likes, or a run of mathematical characters
     r"\*\*(?=\S)([^*\n]+)\*\*|\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]"
-    r"|(?:\\[a-zA-Z]+|\b[a-zA-Z] *(?:[=<>≤≥∈]|\\[lg]eq?\b|\\in\b)|[-−+(\[{\d√π½-¾]|\.(?=\d))"
-    r"(?:\\[a-zA-Z{},!% ]+|[-−+*/^(){}\[\]\d.,%!√π°½-¾ ])*", re.DOTALL)
+    r"|(?:\\[a-zA-Z]+|\b[a-zA-Z] *(?:[=<>≤≥∈]|\\[lg]eq?\b|\\in\b)|[-−+(\[{\d√π¼-¾]|\.(?=\d))"
+    r"(?:\\[a-zA-Z{},!% ]+|[-−+*/^(){}\[\]\d.,%!√π°¼-¾ ])*", re.DOTALL)
 
 
 def extract_answer(response):
@@ -120,24 +120,30 @@ def _words(match):
 
 
 _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
-    (r"\\begin *\{(?:[a-z]*matrix\}|array\} *\{[^{}]*\})", "⟦⟦"),  # a matrix is a tuple of rows
+    # a matrix becomes a tuple of rows in brackets of their own
+    (r"\\begin *\{(?:[a-z]*matrix\}|array\} *\{[^{}]*\})", "⟦⟦"),
     (r"(?:\\\\\s*)?\\end *\{[a-z]*\}", "⟧⟧"),
     (r"\\\\", "⟧,⟦"),
     (r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:!])\s*(?=\d{3}(?!\d))", ""),  # thousands
+    # what is only looks
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
     (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|displaystyle|boxed|fbox)\b", " "),
     (r"\\mathbb *\{?R\}?|ℝ", r"(-\\infty,\\infty)"),
+    # 0.1\overline{6} becomes a decimal of a hundred digits; \vec{v} another symbol than v
     (r"(\.\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", lambda m: m[1] + (m[2] * 99)[:99]),
     (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
+    # functions in brackets, and inverse functions
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
     (r"\\l(floor|ceil)\b(.*?)\\r(?:floor|ceil)\b", r"\\\1(\2)"),
     (r"\\(sin|cos|tan) *\^ *\{? *-1 *\}?", r"\\arc\1 "),
     (r"\^ *\{? *\\circ *\}?|\\degree\b|°", "°"),
+    # 6.02e23 and 6.02 x 10^23; \frac12; \sqrt[3]{2}; and the mixed number 1 2/3 is a sum
     (r"(?<=\d)[eE]([-+]?\d+)| +x +(?=\d)", lambda m: f"*10^{{{m[1]}}}" if m[1] else "*"),
     (r"\\[dtc]?(frac|binom) *(\d?)", lambda m: f"\\{m[1]}" + (m[2] and f"{{{m[2]}}}")),
     (r"(\\(?:frac|binom) *\{[^{}]*\}) *(\d)", r"\1{\2}"),
     (r"\\sqrt *(?:\[([^\[\]]+)\])?(?![a-z])", lambda m: f"\\root{{{m[1] or 2}}}"),
     (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),
+    # words; 101_2 and "101 base two"
     (r"\\text *\{(?:[^{}]*answer is)? *([$\d][^{}]*)\}", r"\1 "),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
@@ -214,7 +220,7 @@ def _apply(function, *parts):
 
 
 def _tied(signs, parts):
-    """The tree of `parts` with signs of one level between them."""
+    """The tree of the parts with signs of one level between them."""
     sign = signs[1]
     if sign in (">", "≥"):
         signs, parts = [turned.translate(_TURNED) for turned in signs[::-1]], parts[::-1]
