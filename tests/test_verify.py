@@ -366,7 +366,7 @@ T integer ¦ 3 ¦ three
 T tuple ¦ (4,-5) ¦ \begin{pmatrix}4\\-5\end{pmatrix}
 F tuple ¦ (4,-5) ¦ \begin{pmatrix}-5\\4\end{pmatrix}
 T tuple ¦ (4,-5) ¦ \langle 4, -5 \rangle
-T matrix ¦ \begin{matrix}4&6\end{matrix} ¦ \begin{matrix}1&2\end{matrix}+\begin{matrix}3&4\end{matrix}
+T matrix ¦ (4,6) ¦ \begin{pmatrix}1\\2\end{pmatrix}+\begin{pmatrix}3\\4\end{pmatrix}
 T set ¦ 4, 11 ¦ 4 \text{ and } 11
 T set ¦ (p,q)=(5,2);(7,2) ¦ (5,2),(7,2)
 T pi ¦ \frac{\pi}{6} ¦ \sin^{-1}\frac12
