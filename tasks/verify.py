@@ -18,7 +18,8 @@ Where people disagree, this is the policy:
 - A unit says nothing: 5 cm equals 5. A number in base b is its value: 101_2 equals 5.
 - A decimal equals what it is the rounding of, from nine digits on; 3.14 is not pi.
 - Several solutions are a set: no order, no repetition; {1,2} equals 1,2, but (1,2) does not.
-- y = 2x equals 2x, k = 3 equals 3; equations are equal up to a constant factor.
+- y = 2x equals 2x, k = 3 equals 3; equations are equal up to a constant factor. A vector in a
+  column equals a tuple.
 - Variables are real; where a root or a logarithm is not, nothing is compared.
 - The last box counts, and a thought that was not finished holds no answer.
 """
@@ -147,7 +148,8 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"\\text *\{(?:[^{}]*answer is)? *([$\d][^{}]*)\}", r"\1 "),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
-    (r"\b(\d[\dA-F]*) *(?:_|“base”)[{ ]*(\d+)[ }]*", lambda m: f" {int(m[1], int(m[2]))} "),
+    (r"\b(\d+|\d[\dA-F]+(?=_\{?1)) *(?:_|“base”)[{ ]*(\d\d|[2-9])[ }]*",
+     lambda m: f" {int(m[1], int(m[2]))} "),
     # a unit behind a value, and what else is said about it
     (r"(?:(?<=[\d)}°%])|(?<=\b[A-Za-z])|(?<=\\pi))\s*“[^”]*”"
      r"(?:\s*\^\s*\{?\d\}?|[\s/]*“[^”]*”|\s+[A-Za-z]+)*\s*(?=$|[,;()\]=:}])", " "),
@@ -188,7 +190,7 @@ def _tokens(text):
 
 _RELATIONS = tuple("=<>≤≥≠∈")
 _SIGNS = dict.fromkeys(_RELATIONS, 2) | {",": 1, "∪": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
-_INVERSE = {"-": Mul, "/": Pow, ":": Pow}  # with minus one
+_INVERSE = {"-": Mul, "/": Pow, ":": Pow}  # a - b is a + b (-1), and a / b is a b^(-1)
 _TURNED = str.maketrans("<>≤≥", "><≥≤")
 _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
 _BRACKETS = {"()", "(]", "[)", "[]", "⟦⟧", ":"}
@@ -369,6 +371,7 @@ def _value(node, at, mp):
     if not node.args:
         return at[node] if node in at else Fraction(node.p, node.q)
     name, values = node.func.__name__, [_value(part, at, mp) for part in node.args]
+    # large numbers and mpmath's functions cost more
     _spend(1 + sum(map(_bits, values)) // 50 + (0 if name in _OPERATIONS else 20))
     if name in ("Pow", "root"):  # \root{n}{x} is x^{1/n}
         return _power(*values, mp) if name == "Pow" else _power(values[1], 1 / values[0], mp)
@@ -391,7 +394,7 @@ def _power(a, b, mp):
     is_large = mp.mag(b) + math.log2(abs(int(mp.mag(a or 1))) + 1) > 64
     if is_large or is_root and _work.real and q % 2 == 0:
         raise _Undecided
-    # the real root: (-8)^(1/3) is -2
+    # of a negative number the real root, if there is one: (-8)^(1/3) is -2
     return mp.power(-a, b) * (-1) ** (p % 2) if is_root and q % 2 else mp.power(a, b)
 
 
@@ -422,10 +425,11 @@ def _equal_values(a, b, units=(), others=0, within=Fraction(0)):
         points = [dict.fromkeys(units, Fraction(1)) | {
             x: Fraction((-2) ** (t % 6) * random.Random(f"{x.name} {t}").randrange(1, 97), 97)
             for x in names} for t in (trial, trial + others)]
+        # at this point a value may be undefined, too large, or not real
         with suppress(_Undecided, ArithmeticError, ValueError, TypeError, AttributeError):
             if not _is_close(a, b, points, within):
                 return False
-            agreed += 1  # else undefined, too large, or not real, at this point
+            agreed += 1
     _work.undecided |= agreed < (3 if names else 1)
     return agreed >= (3 if names else 1)
 
@@ -499,10 +503,9 @@ def _is_multiple(a, b):
     """Whether two equations f = 0 and g = 0 are the same: f / g is constant. The logarithm is
     undefined for f = 0 and for g = 0.
     """
-    parts = *a.args[1:], *b.args[1:]
-    if not all(isinstance(part, Expr) for part in parts):
+    if not all(isinstance(part, Expr) for part in (*a.args[1:], *b.args[1:])):
         return False
-    f, g = (_apply(Add, x, _apply(Mul, y, _MINUS_1)) for x, y in (parts[:2], parts[2:]))
+    f, g = (_apply(Add, x.args[1], _apply(Mul, x.args[2], _MINUS_1)) for x in (a, b))
     quotient = _apply(_FUNCTIONS[r"\frac"], f, g)
     logarithm = _apply(_FUNCTIONS[r"\log"], _apply(Mul, quotient, quotient))
     return _equal_values(logarithm, logarithm, others=1)
