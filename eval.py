@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter
 from functools import partial
-from itertools import chain, compress
+from itertools import chain, compress, zip_longest
 from pathlib import Path
 from statistics import fmean
 
@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 import runs
 from rollout import make_batch, response_text, sample, score, stop_ids, stream
-from tasks.problems import add_flags, askable, load_problems, merged, open_model, prompt_ids
-from tasks.problems import reward, short_name, solution_key, task_of
+from tasks.problems import askable, load_problems, merged, open_model, prompt_ids, reward
+from tasks.problems import solution_key, task_of
+from tasks.sets import add_flags, short_name
 
 
 def pass_at_k(n, c, k):
@@ -60,56 +61,64 @@ def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_
 
     rows: N problems; cap: response tokens; batch_size: responses per `generate` call (a forward to
     score them takes an eighth); rng_key: see rollout.stream; ks: the k of pass@k, each at most
-    `samples`; write: called with a dict a sample.
-    Right is a reward of 1 or more. Temperature 0 is greedy, and its entropy None.
+    `samples`; write: called with a dict a sample. Temperature 0 is greedy, and its entropy None.
     """
     stop, started = stop_ids(model, tokenizer), time.perf_counter()
     jobs = [i for i in range(len(rows)) for _ in range(samples)]  # the problem of every sample
     prompts = [prompt_ids(tokenizer, row) for row in rows]
-    groups, entropy_sum, right = [[] for _ in rows], 0.0, 0  # groups: the samples of each problem
+    groups, right = [[] for _ in rows], 0  # groups: the samples of each problem
     torch.manual_seed(stream(*rng_key))
     with tqdm(total=len(jobs), desc="evaluating", unit="sample", leave=False) as bar:
         for start in range(0, len(jobs), batch_size):
             chunk = jobs[start : start + batch_size]
             asked = [prompts[i] for i in chunk]
-            responses = sample(model, asked, [cap] * len(chunk), temperature, stop)
+            responses, entropies = sample(model, asked, [cap] * len(chunk), temperature, stop), []
             if temperature > 0:
                 batch = make_batch(asked, responses, [0] * len(chunk), stop, model.device)
                 _logp, entropy = score(model, batch, temperature, -(-batch_size // 8))
-                entropy_sum += entropy.double().sum().item()
-            for i, ids in zip(chunk, responses):
+                entropies = entropy.double().sum(1).tolist()
+            for i, ids, entropy in zip_longest(chunk, responses, entropies):
                 text = response_text(tokenizer, ids, stop)
                 value = reward(text, rows[i])
-                right += value >= 1
                 groups[i].append({
                     "problem": i, "prompt": rows[i]["prompt"], "response": text,
                     "answer": solution_key(text, rows[i]), "undecided": math.isnan(value),
                     "reward": 0.0 if math.isnan(value) else value, "tokens": len(ids),
-                    "cut_off": ids[-1] not in stop})
+                    "entropy": entropy and entropy / len(ids), "cut_off": ids[-1] not in stop})
                 write(groups[i][-1])
+                right += value >= 1
             bar.set_postfix_str(f"right {right / (start + len(chunk)):.3f}", refresh=False)
             bar.update(len(chunk))
-    sampled = list(chain(*groups))
+    return metrics_of(groups, rows, ks) | {"seconds": time.perf_counter() - started}
+
+
+def metrics_of(groups, rows, ks):
+    """The metrics of N problems from their samples, as evaluate writes them: N lists of n dicts.
+
+    Right is a reward of 1 or more.
+    """
+    sampled, n = list(chain(*groups)), len(groups[0])
     right = [[each["reward"] >= 1 for each in group] for group in groups]
-    keys = [merged([each["answer"] for each in group], row) for group, row in zip(groups, rows)]
+    answers = [[each["answer"] for each in group] for group in groups]
+    keys = list(map(merged, answers, right, rows))
     lengths = sorted(each["tokens"] for each in sampled)
-    metrics = {"problems": len(rows), "samples": samples}
+    metrics = {"problems": len(rows), "samples": n}
     for k in ks:
-        values = [pass_at_k(samples, sum(each), k) for each in right]
+        values = [pass_at_k(n, sum(each), k) for each in right]
         metrics[f"pass@{k}"] = fmean(values)
         metrics[f"pass@{k}_low"], metrics[f"pass@{k}_high"] = bootstrap_interval(values)
     return metrics | {
-        f"avg@{samples}": fmean(map(fmean, right)),  # pass@1, by another name
-        f"maj@{samples}": fmean(map(majority, keys, right)),
+        f"avg@{n}": fmean(map(fmean, right)),  # pass@1, by another name
+        f"maj@{n}": fmean(map(majority, keys, right)),
         "distinct": fmean(len({*each} - {None}) for each in keys),
         "distinct_correct": fmean(len({*compress(*pair)}) for pair in zip(keys, right)),
-        "no_answer": fmean(each["answer"] is None for each in sampled),
+        "no_answer": fmean(each is None for each in chain(*answers)),
         "undecided": fmean(each["undecided"] for each in sampled),
-        "entropy": entropy_sum / sum(lengths) if temperature > 0 else None,
+        "entropy": None if sampled[0]["entropy"] is None else math.fsum(
+            each["entropy"] * each["tokens"] for each in sampled) / sum(lengths),
         "length": fmean(lengths),
         "length_p95": lengths[math.ceil(0.95 * len(lengths)) - 1],
         "cut_off": fmean(each["cut_off"] for each in sampled),
-        "seconds": time.perf_counter() - started,
     }
 
 
@@ -119,7 +128,8 @@ def table(results):
     names = [name for name in first if not name.endswith(("_low", "_high"))]
     columns = [["", *names]]
     for label, m in results.items():
-        cells = [f"{m[n]:.3f}" if isinstance(m[n], float) else str(m[n] or "-") for n in names]
+        cells = ["-" if m[n] is None else f"{m[n]:.3f}" if isinstance(m[n], float) else str(m[n])
+                 for n in names]
         for i, n in enumerate(names):
             if f"{n}_low" in m:
                 cells[i] += f" [{m[f'{n}_low']:.3f}, {m[f'{n}_high']:.3f}]"
@@ -144,6 +154,7 @@ def parse_args(argv=None):
     args = p.parse_args(argv)
 
     if args.temperature == 0:  # all samples of a problem would be one and the same
+        runs.note("--temperature 0 is greedy: one sample a problem, and pass@1")
         args.samples, args.k = 1, [1]
     args.k = sorted(set(args.k or usual_ks(args.samples)))
     if args.k[-1] > args.samples:
@@ -160,19 +171,24 @@ def main(argv=None):
     torch.set_num_threads(args.threads)
     load, results = partial(runs.or_fail, load_problems, seed=0, args=args), {}
     sets = {task: load(task, args.split, args.problems) for task in args.task}
-    with runs.precision(args), runs.new_folder(args.out, vars(args)) as folder:
+    caps = {task: args.max_new_tokens or task_of(task).max_new_tokens for task in sets}
+    with runs.new_folder(args.out, vars(args)) as folder:
         model, tokenizer = runs.or_fail(open_model, args, args.task[0])
-        for task, rows in sets.items():
-            cap = args.max_new_tokens or task_of(task).max_new_tokens
-            rows = runs.or_fail(askable, model, tokenizer, cap, rows)
-            results[task] = evaluate(
-                model, tokenizer, rows, args.samples, cap, args.temperature, args.batch_size,
-                (args.rng_seed, 0, "evaluation"), args.k,
-                lambda row: runs.append(folder / "samples.jsonl", {"task": task, **row}))
-            row = {"kind": "eval", "task": task, **results[task]}
-            runs.append(folder / "metrics.jsonl", row)
-    print(table(results))
-    print(f"every sample: {folder / 'samples.jsonl'}")
+        for task in sets:  # what does not fit is told before hours of sampling
+            sets[task] = runs.or_fail(askable, model, tokenizer, caps[task], sets[task])
+        try:
+            with runs.precision(args):
+                for task, rows in sets.items():
+                    results[task] = evaluate(
+                        model, tokenizer, rows, args.samples, caps[task], args.temperature,
+                        args.batch_size, (args.rng_seed, 0, "evaluation"), args.k,
+                        lambda row: runs.append(folder / "samples.jsonl", {"task": task, **row}))
+                    row = {"kind": "eval", "task": task, **results[task]}
+                    runs.append(folder / "metrics.jsonl", row)
+        finally:  # Ctrl-C included
+            if results:
+                print(table(results))
+            print(f"every sample: {folder / 'samples.jsonl'}")
 
 
 if __name__ == "__main__":

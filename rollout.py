@@ -15,6 +15,7 @@ ids, and its recorded log-probs would then belong to tokens that nobody sampled.
 Shapes: B rows, P longest prompt, T longest response, V vocabulary, L the cap on response tokens.
 """
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 
@@ -54,9 +55,17 @@ def load_model(path, device):
 
 
 def stop_ids(model, tokenizer):
-    """Every id that ends a response. Chat models have several; the tokenizer names only one."""
+    """Every id that ends a response. Chat models have several; the tokenizer names only one, and a
+    base model with a chat template may not even know how that ends a turn."""
     ids = model.generation_config.eos_token_id
-    return sorted({*(ids if isinstance(ids, list) else [ids]), tokenizer.eos_token_id} - {None})
+    ids = {*(ids if isinstance(ids, list) else [ids]), tokenizer.eos_token_id} - {None}
+    if tokenizer.chat_template:
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "~"}]
+        with contextlib.suppress(Exception):  # a template that fails is told of where it is used
+            rest = tokenizer.apply_chat_template(turns, tokenize=False).rpartition("~")[2]
+            after = tokenizer(rest, add_special_tokens=False)["input_ids"]
+            ids |= {*after[:1]} & {*tokenizer.all_special_ids}
+    return sorted(ids)
 
 
 def response_text(tokenizer, ids, stop):

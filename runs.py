@@ -29,6 +29,11 @@ def fail(message):
     raise SystemExit(2)
 
 
+def note(text):
+    """Tells the user of what is amiss, but no reason to stop."""
+    print(f"note: {text}", file=sys.stderr)
+
+
 def or_fail(function, *args, **kwargs):
     """function(...), with its OSError or ValueError told in one line.
 

@@ -24,8 +24,9 @@ from loss import METHODS, REDUCTIONS, add_sums, group_advantages, policy_loss, r
 from loss import rollout_metrics, summarize
 from rollout import response_text, rollout, score, stop_ids, stream, token_logps
 from seeds import Ring, behaviour_logp, draw_prefixes, no_seeds, prefix_bounds, seeded_rows
-from tasks.problems import add_flags, askable, load_problems, open_model, problems_of_step
-from tasks.problems import prompt_ids, reward, short_name, task_of, warn_of_overlap
+from tasks.problems import askable, load_problems, open_model, problems_of_step, prompt_ids
+from tasks.problems import reward, task_of, warn_of_overlap
+from tasks.sets import add_flags, short_name
 
 # ----------------------------------------------------------------------------------------- flags
 
@@ -75,7 +76,8 @@ def parse_args(argv=None):
     if args.seed_fraction is None:
         args.seed_fraction = 0.0 if args.method == "grpo" else 0.5
     args.dtype = args.dtype or runs.usual_dtype(args.device)
-    args.max_new_tokens = args.max_new_tokens or task_of(args.task).max_new_tokens
+    args.max_new_tokens = args.max_new_tokens or max(
+        task_of(name).max_new_tokens for name in (args.task, args.eval_task or args.task))
     args.out = args.out or f"runs/{args.method}-{short_name(args.task)}-{args.rng_seed}"
     # Flags that cannot work together fail here, before anything long starts.
     if args.minibatches > args.prompts_per_step:
@@ -174,7 +176,7 @@ def train(args, folder, ring, bounds, pool, held_out):
         results[f"step {step}"] = metrics
         shown["pass@1"] = f"{metrics['pass@1']:.3f}"
 
-    with runs.finish_step_on_interrupt() as interrupted:
+    with runs.precision(args), runs.finish_step_on_interrupt() as interrupted:
         for step in (bar := tqdm(range(args.steps), desc=args.method, unit="step")):
             if step == 0 or (args.eval_every and step % args.eval_every == 0):
                 evaluate_now(step)
@@ -182,7 +184,8 @@ def train(args, folder, ring, bounds, pool, held_out):
                 ring.keep(step, policy)
             for group in optimizer.param_groups:
                 group["lr"] = args.learning_rate * min(1, (step + 1) / max(1, args.lr_warmup))
-            problems = problems_of_step(args.task, pool, args.prompts_per_step, step, args.rng_seed)
+            problems = problems_of_step(
+                args.task, pool, args.prompts_per_step, step, args.rng_seed, args.split)
             batch, seeds, rewards, seconds = collect(
                 args, step, problems, policy, tokenizer, ring, bounds, reference)
             started = time.perf_counter()
@@ -232,13 +235,13 @@ def main(argv=None):
         bounds = runs.or_fail(prefix_bounds, args.method, args.prefix_min, args.prefix_max,
                               args.max_new_tokens)
         if args.min_lag >= args.steps:
-            print(f"note: --steps {args.steps} end before a snapshot is --min-lag {args.min_lag} "
-                  "steps old: all will be on-policy", file=sys.stderr)
+            runs.note(f"--steps {args.steps} end before a snapshot is --min-lag {args.min_lag} "
+                      "steps old: all will be on-policy")
     load = partial(runs.or_fail, load_problems, seed=0, args=args)
     held_out = load(args.eval_task or args.task, args.eval_split, args.eval_problems)
     pool = load(args.task, args.split, args.train_problems)
     runs.or_fail(warn_of_overlap, pool, held_out)
-    with runs.precision(args), runs.new_folder(args.out, vars(args)) as folder:
+    with runs.new_folder(args.out, vars(args)) as folder:
         results, interrupted = train(args, folder, ring, bounds, pool, held_out)
         curves = runs.draw_curves(folder)
     first, last = list(results)[0], list(results)[-1]

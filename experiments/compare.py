@@ -20,19 +20,25 @@ from eval import bootstrap_interval, pass_at_k, usual_ks  # noqa: E402
 
 
 def read(path):
-    """{(task, prompt): whether right, of each sample} from a samples.jsonl of eval.py.
+    """{(task, prompt, which of the problems of this prompt): whether right, of each sample}.
 
-    ValueError for what is no such file, with its line.
+    From a samples.jsonl of eval.py. ValueError for what is no such file, with its line; a last
+    line that was cut off by the end of its evaluation is left out.
     """
-    right = {}
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                row = json.loads(line)
-                right.setdefault((row["task"], row["prompt"]), []).append(row["reward"] >= 1)
-            except (ValueError, KeyError, TypeError) as error:
-                reason = f"{path}, line {number}: no sample of eval.py ({error!r})"
-                raise ValueError(reason) from error
+    right, problems, lines = {}, {}, Path(path).read_bytes().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            task, prompt = f"{row['task']}", f"{row['prompt']}"
+            same = problems.setdefault((task, prompt), [])
+            same += [row["problem"]] if row["problem"] not in same else []
+            key = (task, prompt, same.index(row["problem"]))
+            right.setdefault(key, []).append(row["reward"] >= 1)
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines) > 1 and isinstance(error, ValueError):
+                runs.note(f"{path}: its last line is cut off")
+                continue
+            raise ValueError(f"{path}, line {number}: no sample of eval.py ({error!r})") from error
     return right
 
 
@@ -66,8 +72,9 @@ def main(argv=None):
     args = p.parse_args(argv)
     a, b = runs.or_fail(read, args.a), runs.or_fail(read, args.b)
     if not a.keys() & b.keys():
-        runs.fail(f"no problem is in both {args.a} and {args.b}")
-    for task in sorted({task for task, _ in [*a, *b]}):
+        tasks = [", ".join(sorted({key[0] for key in x})) or "nothing" for x in (a, b)]
+        runs.fail(f"no problem is in both {args.a} ({tasks[0]}) and {args.b} ({tasks[1]})")
+    for task in sorted({key[0] for key in [*a, *b]}):
         own = [{key: x[key] for key in x if key[0] == task} for x in (a, b)]
         alone = len(own[0].keys() ^ own[1].keys())
         shared = own[0].keys() & own[1].keys()

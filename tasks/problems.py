@@ -9,24 +9,21 @@ is right). A task is a few functions, listed in TASKS:
                                             there is no answer (optional)
     base_policy(steps) -> folder            the model behind `--model tiny` (optional)
 
-Any other name is a set of math problems with their final answers: a benchmark of HUB, another Hub
-id, a file, a folder. They are asked by the model's chat template, and judged by verify.py.
+Any other name is a set of math problems with their final answers (sets.py), which are asked by the
+model's chat template and judged by verify.py.
 """
 
-import json
+import contextlib
 import math
 import random
-import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import jinja2  # as transformers' chat templates do
-
 from rollout import load_model
-from tasks import countdown, verify
+from runs import note
+from tasks import countdown, sets, verify
 
 
 @dataclass
@@ -50,44 +47,10 @@ def _math_reward(response, row):
 
 TASKS = {"countdown": _countdown(3, 20), "countdown4": _countdown(4, 28)}
 MATH = Task(None, _math_reward, lambda response, row: verify.extract_answer(response), None, 1024)
-HUB = {  # short name: Hub id, config, the split to evaluate on
-    "gsm8k": ("openai/gsm8k", "main", "test"),
-    "math": ("DigitalLearningGmbH/MATH-lighteval", None, "test"),
-    "math500": ("HuggingFaceH4/MATH-500", None, "test"),
-    "aime24": ("HuggingFaceH4/aime_2024", None, "train"),
-    "aime25": ("math-ai/aime25", None, "test"),
-    "amc23": ("math-ai/amc23", None, "test"),
-    "minerva": ("math-ai/minervamath", None, "test"),
-    "olympiadbench": ("math-ai/olympiadbench", None, "test"),
-}
-PROBLEM, ANSWER = ("problem", "question", "prompt"), ("answer", "final_answer", "solution")
-FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 def task_of(name):
     return TASKS.get(name, MATH)
-
-
-def short_name(task):
-    """The last part of a path or Hub id."""
-    return Path(task).stem if Path(task).suffix in FORMATS else Path(task).name
-
-
-def add_flags(parser):
-    """The flags about sets of math problems."""
-    add = parser.add_argument
-    add("--data-dir", help="folder that holds NAME.jsonl, NAME_test.jsonl, NAME_train*.jsonl")
-    add("--dataset-config", help="of a Hub id that has several")
-    add("--problem-column", help=f"of --task; None: {', '.join(PROBLEM)}")
-    add("--answer-column", help=f"of --task; None: {', '.join(ANSWER)}")
-    add("--system-prompt", help="of math problems; '' for none",
-        default=r"Please reason step by step, and put your final answer within \boxed{}.")
-    add("--no-chat-template", action="store_true", help="ask math problems as plain text")
-
-
-def note(text):
-    """Tells the user of something that is amiss, but no reason to stop."""
-    print(f"note: {text}", file=sys.stderr)
 
 
 # ------------------------------------------------------------------------------------ the problems
@@ -96,111 +59,17 @@ def note(text):
 def load_problems(task, split, count, seed, args=None):
     """`count` rows of a task's split (None: 300), or at most of a set of math problems (None: all).
 
-    args: of a set, the values of add_flags. ValueError, which says what is there, for a set that
+    args: for a set, the values of add_flags. ValueError, which says what is there, for a set that
     cannot be read or has no problem with an answer, and for too few of a task's own.
     """
     if task in TASKS:
+        if split not in ("train", "tune", "test"):
+            raise ValueError(f"{task} has no split {split}, but train, tune and test")
         count = 300 if count is None else count
         return [{**row, "task": task} for row in TASKS[task].problems(split, count, seed)]
-    rows = _rows(_open(task, split, args), task, args)
+    rows = sets.read(task, split, args, TASKS)
     count = min(count or len(rows), len(rows))
     return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), count))]
-
-
-def _open(task, split, args):
-    """The set of problems as a datasets.Dataset."""
-    import datasets  # takes two seconds, which the embedded task need not wait for
-
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    path, files = Path(task), []
-    is_hub_id = re.fullmatch(r"[\w-]+/[\w.-]+", task) and path.suffix not in FORMATS
-    if path.is_file() and path.suffix in FORMATS:
-        files = [path]
-    elif args.data_dir and "/" not in task:
-        folder, names = Path(args.data_dir), [f"{task}_{split}*.jsonl"]
-        if split == "test":
-            names = [f"{task}.jsonl", f"{task}_test.jsonl", f"{task}_math.jsonl"]  # minerva_math
-        files = [found for name in names for found in sorted(folder.glob(name))]
-        if not files:
-            raise ValueError(f"--data-dir {folder} has no {' or '.join(names)}, but "
-                             f"{', '.join(sorted(x.name for x in folder.glob('*'))) or 'nothing'}")
-    elif not (path.is_dir() or task in HUB or is_hub_id):
-        raise ValueError(f"--task {task}: no {', '.join(FORMATS)} file, no folder, no Hub id "
-                         f"(owner/name), and none of {', '.join([*TASKS, *HUB])}")
-    hub_id, config, only = HUB.get(task, (task, args.dataset_config, "test"))
-    try:
-        if files:
-            kind = FORMATS[files[0].suffix]
-            options = {"keep_default_na": False} if kind == "csv" else {}  # a gap makes no floats
-            return datasets.load_dataset(
-                kind, data_files=list(map(str, files)), split="train", **options)
-        if path.is_dir():
-            loaded = datasets.load_from_disk(task)
-            return loaded[split] if isinstance(loaded, dict) else loaded
-        return datasets.load_dataset(hub_id, config, split=only if split == "test" else split)
-    except Exception as error:  # of a dozen kinds
-        reasons = [_broken_line(file) for file in files if file.suffix == ".jsonl"]
-        reason = next(filter(None, reasons), f"{type(error).__name__}: {error}")
-        raise ValueError(f"{task} cannot be read: {reason}") from error
-
-
-def _broken_line(path):
-    """What is wrong with a JSONL file, or None; `datasets` does not tell the line."""
-    number = 0
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                json.loads(line)
-            except ValueError as error:
-                return f"line {number} of {path} is no JSON: {error}"
-    return None if number else f"{path} is empty"
-
-
-def _column(flag, given, usual, task, names):
-    """The column of a set to read: the first wanted one that is there."""
-    wanted = [given] if given else usual
-    for name in wanted:
-        if name in names:
-            return name
-    raise ValueError(f"{task} has no column {' or '.join(wanted)}, but {', '.join(names)}: choose "
-                     f"one by {flag}")
-
-
-def final_answer(cell, is_solution):
-    r"""The final answer in a cell of a data set, "" if there is none: what stands behind GSM8K's
-    ####, in the last \boxed{}, or else all of it, unless it is a whole solution."""
-    cell = ", ".join(map(str, cell)) if isinstance(cell, list) else cell
-    if not isinstance(cell, (str, int, float)) or cell != cell:  # None, a dict, nan
-        return ""
-    text = str(cell)
-    if "####" in text:
-        return text.rpartition("####")[2].strip()
-    if r"\boxed" in text:
-        return verify.extract_answer(text) or ""
-    return "" if is_solution else text.strip()
-
-
-def _rows(table, task, args):
-    """The rows that have a problem and an answer; what is left out or broken is told."""
-    names, is_own = table.column_names, vars(args).get("eval_task") != task
-    asked = _column("--problem-column", is_own and args.problem_column, PROBLEM, task, names)
-    answered = _column("--answer-column", is_own and args.answer_column, ANSWER, task, names)
-    how = {"task": task, "system_prompt": args.system_prompt, "chat": not args.no_chat_template}
-    rows, broken = [], []
-    for number, row in enumerate(table.select_columns([asked, answered]), 1):
-        answer = final_answer(row[answered], answered == "solution")
-        if isinstance(row[asked], str) and row[asked].strip() and answer:
-            rows.append({"prompt": row[asked].strip(), "answer": answer, **how})
-            broken += [] if verify.is_readable(answer) else [f"{answer} (row {number})"]
-    if not rows:
-        raise ValueError(f"{task} has no row with a text in {asked} and an answer in {answered}")
-    if len(rows) < len(table):
-        note(f"{task}: {len(table) - len(rows)} of {len(table)} rows are left out, as they have no "
-             f"text in {asked} or no answer in {answered}")
-    if broken:
-        note(f"{task}: broken answers, which few responses will equal: {'; '.join(broken)}")
-    return rows
 
 
 def warn_of_overlap(pool, held_out):
@@ -208,7 +77,8 @@ def warn_of_overlap(pool, held_out):
     trained = {" ".join(row["prompt"].split()) for row in pool}
     shared = sum(" ".join(row["prompt"].split()) in trained for row in held_out)
     if shared == len(held_out):
-        raise ValueError("all evaluation problems are training problems: see --eval-task")
+        raise ValueError(f"all {shared} evaluation problems are training problems (a file has no "
+                         "splits); name others by --eval-task")
     if shared:
         note(f"{shared} of {len(held_out)} evaluation problems are training problems as well")
 
@@ -220,27 +90,29 @@ def askable(model, tokenizer, cap, rows):
     kept = [row for row in rows if len(prompt_ids(tokenizer, row)) + cap <= context]
     room = f"the model's context of {context} tokens together with --max-new-tokens {cap}"
     if rows and not kept:
-        raise ValueError(f"no problem fits {room}")
+        raise ValueError(f"no problem of {rows[0]['task']} fits {room}")
     if len(kept) < len(rows):
-        note(f"{len(rows) - len(kept)} of {len(rows)} problems are left out: they exceed {room}")
-    characters = {c for row in kept for c in row["prompt"] if not c.isspace()}
+        note(f"{rows[0]['task']}: {len(rows) - len(kept)} of {len(rows)} problems are left out, as "
+             f"they exceed {room}")
+    texts = [prompt_text(tokenizer, row)[0] for row in kept]
+    characters = {c for c in set().union(*texts) if not c.isspace()}
     ids = {c: tokenizer(c, add_special_tokens=False)["input_ids"] for c in characters}
     unknown = {c for c in characters if not ids[c] or tokenizer.unk_token_id in ids[c]}
     if unknown:
-        count = sum(not unknown.isdisjoint(row["prompt"]) for row in kept)
-        note(f"{count} of {len(kept)} problems have characters that the tokenizer cannot write, "
-             f"such as {min(unknown)}")
+        count = sum(not unknown.isdisjoint(text) for text in texts)
+        note(f"{rows[0]['task']}: {count} of {len(kept)} prompts have characters that the "
+             f"tokenizer cannot write, such as {min(unknown)!r}")
     return kept
 
 
-def problems_of_step(task, pool, count, step, rng_seed):
+def problems_of_step(task, pool, count, step, rng_seed, split="train"):
     """`count` training problems for a step: a function of (rng_seed, step), with no state between.
 
     From `pool` (rows), each epoch in an order of its own; if it is empty, fresh ones of the task.
     """
     if not pool:
         seed = random.Random(f"{rng_seed} {step} problems").getrandbits(60)
-        return load_problems(task, "train", count, seed)
+        return load_problems(task, split, count, seed)
     problems, n = [], len(pool)
     for epoch in range(step * count // n, ((step + 1) * count - 1) // n + 1):
         order = random.Random(f"{rng_seed} {epoch} order").sample(range(n), n)
@@ -252,19 +124,40 @@ def problems_of_step(task, pool, count, step, rng_seed):
 # ------------------------------------------------------------------- how they are asked and judged
 
 
-def prompt_ids(tokenizer, row):
-    """The row's prompt as token ids: as it is, or of a math problem as the model is used to."""
+# ------------------------------------------------------------------- how they are asked and judged
+
+
+def prompt_text(tokenizer, row):
+    """What the model is asked, and whether the tokenizer adds its special tokens to it: a prompt as
+    it is, and a math problem in the model's own way. ValueError if the chat template fails."""
     problem, system = row["prompt"], row.get("system_prompt")
     if "chat" not in row:
-        return tokenizer(problem)["input_ids"]
+        return problem, True
     if not row["chat"] or tokenizer.chat_template is None:
-        return tokenizer(f"{system}\n\nProblem: {problem}\n\nSolution:".lstrip())["input_ids"]
-    write = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
-    question = [{"role": "user", "content": problem}]
+        return f"{system}\n\nProblem: {problem}\n\nSolution:".lstrip(), True
+
+    def write(*turns):
+        messages = [{"role": role, "content": content} for role, content in turns if content]
+        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+
     try:
-        return write([{"role": "system", "content": system}] * bool(system) + question)
-    except jinja2.TemplateError:  # some templates know no system role
-        return write([{"role": "user", "content": f"{system}\n\n{problem}"}])
+        with contextlib.suppress(Exception):  # some templates know no system role, and say so
+            text = write(("system", system), ("user", problem))
+            if system in text and problem in text:
+                return text, False
+        text = write(("user", f"{system}\n\n{problem}".lstrip()))
+        if problem in text:
+            return text, False
+        raise ValueError("it leaves the problem out")
+    except Exception as error:
+        raise ValueError(f"the model's chat template fails on {problem[:40]!r}: {error}; try "
+                         "--no-chat-template") from error
+
+
+def prompt_ids(tokenizer, row):
+    """The row's prompt as token ids."""
+    text, special = prompt_text(tokenizer, row)
+    return tokenizer(text, add_special_tokens=special)["input_ids"]
 
 
 def reward(response, row):
@@ -278,15 +171,19 @@ def solution_key(response, row):
     return task_of(row["task"]).solution_key(response, row)
 
 
-def merged(keys, row):
-    """The solution keys of responses to one problem; of math answers that are equal, the first."""
+def merged(keys, right, row):
+    """The solution keys of responses to one problem; of math answers that are equal, the first.
+
+    Never of a right and a wrong one: 25 and 25%, and 25% and 0.25, but not 25 and 0.25 are equal.
+    """
     if row["task"] in TASKS:
         return keys
-    first = {None: None}
-    for key in dict.fromkeys(keys):
-        equal = (k for k in first.values() if k and verify.is_correct(rf"\boxed{{{k}}}", key))
-        first.setdefault(key, key and next(equal, key))
-    return [first[key] for key in keys]
+    first = {(None, False): None}
+    for key, is_right in dict.fromkeys(zip(keys, right)):
+        known = {first[k] for k in first if k[1] == is_right} - {None}
+        equal = (k for k in known if verify.is_correct(rf"\boxed{{{k}}}", key))
+        first.setdefault((key, is_right), key and next(equal, key))
+    return [first[pair] for pair in zip(keys, right)]
 
 
 def open_model(args, task):

@@ -1,6 +1,7 @@
 """experiments/compare.py: is one evaluation better than another, on the same problems?"""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ def write(path, right):
     with open(path, "w") as file:
         for (task, prompt), rewards in right.items():
             for reward in rewards:
-                file.write(json.dumps({"task": task, "prompt": prompt, "reward": reward}) + "\n")
+                row = {"task": task, "problem": prompt, "prompt": prompt, "reward": reward}
+                file.write(json.dumps(row) + "\n")
     return str(path)
 
 
@@ -25,8 +27,8 @@ B = {("t", "r"): [1.0, 1.0, 1.0, 0.0], ("t", "p"): [0.0] * 4, ("t", "q"): [0.0, 
 
 def test_the_difference_is_paired(tmp_path):
     a, b = (compare.read(write(tmp_path / name, x)) for name, x in (("a", A), ("b", B)))
-    assert a["t", "p"] == [True, False, False]  # a partial reward is not right
-    del a["u", "p"], b["u", "p"]
+    assert a["t", "p", 0] == [True, False, False]  # a partial reward is not right
+    del a["u", "p", 0], b["u", "p", 0]
     rows = compare.compare(a, b, [1, 3])
     for row in rows:  # p, q and r are in both; the samples may differ in number
         k = row["k"]
@@ -54,7 +56,7 @@ def test_main_prints_the_flips(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("text, named", [
-    ('{"task": "t", "prompt": "p", "reward": 1}\n{"task"', "line 2"),
+    ('{"task": "t", "problem": 0, "prompt": "p", "reward": 1}\n{"task"\n[]\n', "line 2"),
     ('{"step": 0, "prompt": "p", "reward": 1}\n', "line 1"),  # train.py's samples
     ("[]\n", "line 1"),
     ("", "no problem"),
@@ -65,6 +67,20 @@ def test_other_files_are_refused_in_a_line(text, named, tmp_path, capsys):
         compare.main([write(tmp_path / "a", A), str(tmp_path / "b")])
     err = capsys.readouterr().err
     assert err.startswith("error: ") and err.count("\n") == 1 and named in err
+
+
+def test_an_evaluation_that_was_stopped(tmp_path, capsys):
+    """kill -9 in the middle of a line: what is whole can be compared."""
+    path = Path(write(tmp_path / "a", A))
+    whole = compare.read(path)
+    path.write_bytes(path.read_bytes() + b'{"task": "t", "prob')
+    assert compare.read(path) == whole and "cut off" in capsys.readouterr().err
+
+
+def test_two_problems_may_ask_the_same(tmp_path):
+    rows = [{"task": "t", "problem": i, "prompt": "p", "reward": r} for i, r in ((0, 1), (7, 0))]
+    (tmp_path / "a").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert compare.read(tmp_path / "a") == {("t", "p", 0): [True], ("t", "p", 1): [False]}
 
 
 def test_k_beyond_the_samples_is_refused(tmp_path, capsys):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import eval as evaluation
-from eval import bootstrap_interval, evaluate, majority, pass_at_k, table
+from eval import bootstrap_interval, evaluate, majority, metrics_of, pass_at_k, table
 from tasks import countdown
 from tasks.problems import load_problems
 
@@ -243,6 +243,28 @@ def test_a_vote_by_hand():
     assert majority([None, None], [False, False]) == 0
 
 
+def test_metrics_by_hand():
+    """Two problems, twenty samples each; every number can be counted."""
+    def sample(answer, reward, tokens, undecided=False):
+        return {"answer": answer, "reward": reward, "tokens": tokens, "undecided": undecided,
+                "entropy": tokens / 10, "cut_off": tokens == 20}
+
+    groups = [
+        [sample("a", 1.0, t) for t in range(1, 12)] + [sample(None, 0.0, t) for t in range(12, 21)],
+        [sample("b", 0.5, 20, True)] * 12 + [sample("c", 2.0, 20)] * 4 + [sample("d", 1.0, 20)] * 4,
+    ]
+    metrics = metrics_of(groups, [{"task": "countdown"}] * 2, [1, 20])
+    entropy = (sum(t * t / 10 for t in range(1, 21)) + 20 * 20 * 2.0) / (210 + 400)
+    assert {key: metrics[key] for key in metrics if not key.endswith(("low", "high"))} == {
+        "problems": 2, "samples": 20, "pass@1": pytest.approx((11 / 20 + 8 / 20) / 2),
+        "pass@20": 1.0, "avg@20": pytest.approx((11 / 20 + 8 / 20) / 2), "maj@20": 0.5,
+        "distinct": 2.0, "distinct_correct": 1.5, "no_answer": 9 / 40, "undecided": 12 / 40,
+        "entropy": pytest.approx(entropy), "length": 610 / 40, "length_p95": 20,
+        "cut_off": 21 / 40}
+    short = [[sample("a", 1.0, t) for t in range(1, 21)]]
+    assert metrics_of(short, [{"task": "countdown"}], [1])["length_p95"] == 19
+
+
 # ------------------------------------------------------------------------------------ the script
 
 
@@ -363,3 +385,5 @@ def test_greedy_is_one_sample_a_problem(flags):
     """Sixteen copies of one response would be reported as pass@16."""
     args = evaluation.parse_args([*flags, "--temperature", "0", "--samples", "16", "--k", "16"])
     assert (args.samples, args.k) == (1, [1])
+    args = evaluation.parse_args(["--samples", "20"])
+    assert args.k == [1, 4, 16, 20]

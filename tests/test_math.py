@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 import eval as evaluation
 import runs
 import train
-from rollout import load_model, make_batch, score, token_logps
+from rollout import load_model, make_batch, score, stop_ids, token_logps
 from train import collect, parse_args, update
 
 TRAIN = [{"question": f"What is {i} + {i}?", "answer": f"We add.\n#### {2 * i}"} for i in range(9)]
@@ -87,6 +87,69 @@ def test_a_file_alone_is_not_evaluated_on(sets, tmp_path, capsys):
         train.main([*SMALL, "--model", "none", "--task", sets[0], "--out", str(tmp_path / "run")])
     err = capsys.readouterr().err
     assert "--eval-task" in err and err.count("\n") == 1
+
+
+def test_a_run_with_all_that_is_special(sets, tmp_path, monkeypatch, capsys):
+    """bfloat16, checkpointing, a grader without a verdict, a problem beyond the context."""
+    model = save(tmp_path / "model", "Qwen2", {"max_position_embeddings": 128}, {}, 64)
+    with open(sets[1], "a") as file:
+        file.write(json.dumps({"problem": "long " * 50, "answer": "1"}) + "\n")
+    monkeypatch.setattr(
+        train, "reward", lambda text, row: torch.nan if len(text) % 2 else len(text) % 3 / 2)
+    seen, recomputed, step = [], [], train.token_logps
+    original = checkpointing._checkpoint_without_reentrant_generator
+    monkeypatch.setattr(checkpointing, "_checkpoint_without_reentrant_generator",
+                        lambda *a, **kw: recomputed.append(1) or original(*a, **kw))
+    monkeypatch.setattr(train, "token_logps", lambda *a: seen.append(
+        (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))) or step(*a))
+    run = tmp_path / "run"
+    assert train.main([
+        *SMALL, "--model", model, "--task", sets[0], "--eval-task", sets[1], "--out", str(run),
+        "--eval-problems", "9", "--dtype", "bfloat16", "--gradient-checkpointing"]) == 0
+    assert {*seen} == {(True, torch.bfloat16)} and recomputed
+    rows = [json.loads(line) for line in open(run / "metrics.jsonl")]
+    assert [row["problems"] for row in rows if row["kind"] == "eval"] == [5, 5]
+    assert "1 of 6 problems are left out" in capsys.readouterr().err
+    assert all(0 < row["undecided"] < 1 and row["grad_norm"] > 0 for row in rows[1:3])
+    assert json.loads((run / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_the_end_of_a_turn_stops_a_base_model():
+    """A base model's own EOS is another than that of the chat template it is asked by."""
+    chat = CHAT.replace("</>", "<|end|>")
+    tokenizer = byte_tokenizer(eos_token="a", chat_template=chat)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    end, eos = (tokenizer.convert_tokens_to_ids(x) for x in ("<|end|>", "a"))
+    model = random_model(vocab_size=300)
+    model.generation_config.eos_token_id = eos
+    assert stop_ids(model, tokenizer) == sorted([end, eos])
+    tokenizer.chat_template = CHAT  # which ends a turn by a word that is no special token
+    assert stop_ids(model, tokenizer) == [eos]
+    tokenizer.chat_template = "{{ raise_exception('no') }}"
+    assert stop_ids(model, tokenizer) == [eos]
+
+
+@pytest.mark.parametrize("tokenizer, named", [
+    (None, "tokenizer"), (byte_tokenizer(), "more tokens than the model knows")])
+def test_a_model_needs_its_tokenizer(tokenizer, named, tmp_path, capsys):
+    random_model(vocab_size=100).save_pretrained(tmp_path / "model")
+    if tokenizer is not None:
+        tokenizer.save_pretrained(tmp_path / "model")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        evaluation.main(["--model", str(tmp_path / "model"), "--out", str(tmp_path / "out")])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: --model") and named in error
+
+
+def test_an_evaluation_has_its_dtype(sets, tmp_path, monkeypatch):
+    model, seen, original = save(tmp_path / "m", "Qwen2", {}, {}, 64), [], evaluation.sample
+    monkeypatch.setattr(evaluation, "sample", lambda *a: seen.append(
+        torch.is_autocast_enabled("cpu")) or original(*a))
+    for dtype in ("float32", "bfloat16"):
+        evaluation.main(["--model", model, "--task", sets[1], "--samples", "1", "--dtype", dtype,
+                         "--max-new-tokens", "2", "--out", str(tmp_path / dtype)])
+    assert seen == [False, True]
 
 
 def test_a_pickle_is_never_loaded(tmp_path):

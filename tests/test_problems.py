@@ -1,6 +1,7 @@
 """Where problems come from: sets of math problems good and bad, and how they are asked."""
 
 import argparse
+import itertools
 import json
 import math
 
@@ -12,8 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from tasks import problems
 from tasks.countdown import make_tokenizer
-from tasks.problems import askable, final_answer, load_problems, merged, prompt_ids, reward
+from tasks.problems import askable, load_problems, merged, prompt_ids, reward
 from tasks.problems import warn_of_overlap
+from tasks.sets import add_flags, final_answer
 
 ROWS = [
     {"problem": "What is 1 + 1?", "answer": "2"},
@@ -29,7 +31,7 @@ CHAT = (
 def flags(*argv):
     parser = argparse.ArgumentParser()
     parser.add_argument("--task")
-    problems.add_flags(parser)
+    add_flags(parser)
     return parser.parse_args(argv)
 
 
@@ -102,14 +104,22 @@ def test_columns_are_found_by_their_usual_names(problem, answer, tmp_path):
     assert asked(load(path)) == [("2 + 3?", "5")]
 
 
-def test_columns_that_are_named_win(tmp_path):
+def test_columns_that_are_named_win(tmp_path, capsys):
     row = {"problem": "no", "answer": "no", "q": "2 + 3?", "a": "5"}
     path = jsonl(tmp_path / "x.jsonl", [row])
     assert asked(load(path, "--problem-column", "q", "--answer-column", "a")) == [("2 + 3?", "5")]
-    # they are columns of --task; those of --eval-task have usual names
-    args = flags("--task", "other.jsonl", "--problem-column", "q", "--answer-column", "a")
-    args.eval_task = str(path)
-    assert asked(load_problems(str(path), "test", None, 0, args)) == [("no", "no")]
+    # of two sets one may have it, the other the usual one, which is told
+    other = jsonl(tmp_path / "y.jsonl", [{"question": "3 + 3?", "a": "6"}])
+    assert asked(load(other, "--problem-column", "q", "--answer-column", "a")) == [("3 + 3?", "6")]
+    assert "no column q" in capsys.readouterr().err
+
+
+def test_the_next_column_is_read_where_one_is_empty(tmp_path):
+    path = jsonl(tmp_path / "x.jsonl", [
+        {"problem": "2?", "answer": None, "solution": "It is \\boxed{2}."},
+        {"problem": "3?", "answer": "3", "solution": "It is \\boxed{4}."},
+        {"question": 12, "answer": "12"}])
+    assert asked(load(path)) == [("2?", "2"), ("3?", "3"), ("12", "12")]
 
 
 @pytest.mark.parametrize("cell, answer", [
@@ -123,6 +133,8 @@ def test_columns_that_are_named_win(tmp_path):
     (None, ""),
     (math.nan, ""),
     ({"value": 3}, ""),
+    ([["3"], ["5"]], ""),
+    (["3", None], ""),
     ("  ", ""),
     ("####", ""),
 ])
@@ -136,12 +148,13 @@ def test_a_whole_solution_is_no_answer():
 
 
 def test_numbers_keep_their_digits(tmp_path):
-    """A gap in a column of integers would make them floats, and 17 digits do not survive that."""
+    """A gap in a column, or 0.5, would make floats of integers that have more than 16 digits."""
     path = tmp_path / "x.csv"
-    path.write_text("problem,answer\na,12345678901234567\nb,\nc,007\n")
-    assert asked(load(path)) == [("a", "12345678901234567"), ("c", "007")]
-    mixed = jsonl(tmp_path / "y.jsonl", [{"problem": "a", "answer": x} for x in ("1/2", 2, "A")])
-    assert [answer for _, answer in asked(load(mixed))] == ["1/2", "2", "A"]
+    path.write_text("\ufeffproblem,answer\r\na,12345678901234567\r\nb,\r\nc,007\r\nd,0.50\r\n")
+    assert asked(load(path)) == [("a", "12345678901234567"), ("c", "007"), ("d", "0.50")]
+    cells = ["1/2", 2, "A", 10**30, 0.5, "2020-01-01"]
+    mixed = jsonl(tmp_path / "y.jsonl", [{"problem": "a", "answer": x} for x in cells])
+    assert [answer for _, answer in asked(load(mixed))] == [str(x) for x in cells]
 
 
 def test_a_count_is_a_sample_that_stays(tmp_path):
@@ -172,9 +185,13 @@ def test_data_dir_holds_train_and_test_files(tmp_path):
     assert list(prompts.values()) == [
         ["gsm8k_test"], ["gsm8k_train_2000", "gsm8k_train_b"], ["math500"], ["minerva_math"],
         ["minerva_math"]]
-    for task, split in (("aime24", "test"), ("math500", "train"), ("math", "test")):
+    # no other file will do: a typing error must not train on what is to be evaluated on
+    for task, split in (("aime24", "test"), ("math500", "train"), ("math", "test"), ("*", "test"),
+                        ("gsm8k", "te"), ("gsm8k", ""), ("gsm8k", "t*")):
         with pytest.raises(ValueError, match="has no .*gsm8k_test.jsonl"):
             load(task, *named, split=split)
+    one("gsm8k.jsonl", "first")
+    assert [row["prompt"] for row in load("gsm8k", *named)] == ["first"]  # and not both
 
 
 @pytest.mark.parametrize("task, split, argv, expected", [
@@ -186,6 +203,7 @@ def test_data_dir_holds_train_and_test_files(tmp_path):
     ("amc23", "test", [], ("math-ai/amc23", None, "test")),
     ("minerva", "test", [], ("math-ai/minervamath", None, "test")),
     ("olympiadbench", "test", [], ("math-ai/olympiadbench", None, "test")),
+    ("math", "train", [], ("DigitalLearningGmbH/MATH-lighteval", None, "train")),
     ("a/b-1.5", "validation", ["--dataset-config", "c"], ("a/b-1.5", "c", "validation")),
 ])
 def test_names_become_hub_ids(task, split, argv, expected, monkeypatch):
@@ -199,6 +217,12 @@ def test_names_become_hub_ids(task, split, argv, expected, monkeypatch):
     assert len(load(task, *argv, split=split)) == 3 and calls == [expected]
 
 
+def test_a_benchmark_is_not_trained_on(monkeypatch):
+    """aime24 has but one split, and it is called train."""
+    monkeypatch.setattr(datasets, "load_dataset", None)
+    assert "benchmark" in refused("aime24", split="train")
+
+
 # --------------------------------------------------------------------------------------- bad data
 
 
@@ -209,7 +233,7 @@ def refused(task, *argv, **kwargs):
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    for task in ("chess", str(tmp_path / "no.jsonl"), "data/no.csv"):
+    for task in ("chess", str(tmp_path / "no.jsonl"), "data/a/no.csv", ""):
         line = refused(task)
         assert task in line and "gsm8k" in line and "countdown" in line
     (tmp_path / "x.txt").write_text("1")
@@ -218,7 +242,10 @@ def test_what_is_not_there_is_named(tmp_path):
     (tmp_path / "folder").mkdir()
     assert str(tmp_path / "folder") in refused(tmp_path / "folder")
     saved = write_saved_splits(tmp_path / "saved")
-    assert "validation" in refused(saved, split="validation")
+    line = refused(saved, split="validation")
+    assert "validation" in line and "train, test" in line
+    with pytest.raises(ValueError, match="train, tune and test"):
+        load_problems("countdown", "validation", 1, 0)
 
 
 def test_a_missing_column_names_those_that_are_there(tmp_path):
@@ -233,10 +260,9 @@ def test_a_missing_column_names_those_that_are_there(tmp_path):
 
 @pytest.mark.parametrize("text, named", [
     ('{"problem": "a", "answer": "1"}\n{"problem": "b" "answer": "2"}\n', "line 2"),
-    ('{"problem": "a", "answer": "1"}\n\n{"problem": "b", "ans', "line 2"),
-    ("", "empty"),
-    ("\n", "line 1"),
-    ("[1, 2", "line 1"),
+    ('{"problem": "a", "answer": "1"}\n\n{"problem": "b", "ans', "line 3"),
+    ("", "at least one"),
+    ("[1, 2]", "objects"),
 ])
 def test_broken_json_is_named_by_its_line(text, named, tmp_path):
     (tmp_path / "x.jsonl").write_text(text)
@@ -245,7 +271,7 @@ def test_broken_json_is_named_by_its_line(text, named, tmp_path):
 
 @pytest.mark.parametrize("name", ["x.json", "x.csv", "x.parquet", "y.jsonl", "z.json"])
 def test_broken_files_of_all_kinds_are_told(name, tmp_path):
-    content = {"y": b"\xff\xfe\x00", "z": b""}.get(name[0], b"\x00\xff[{broken")
+    content = {"y": b'{"problem": "\xe9"}', "z": b""}.get(name[0], b"\x00\xff[{broken")
     (tmp_path / name).write_bytes(content)
     assert name in refused(tmp_path / name)
 
@@ -299,12 +325,24 @@ def test_how_a_problem_is_asked():
     assert chat.decode(prompt_ids(chat, {"prompt": "3 4>7:", "task": "countdown"})) == "3 4>7:"
 
 
-def test_a_template_without_a_system_role():
+@pytest.mark.parametrize("ignoring", [
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHAT,
+    CHAT.replace("{% for m in messages %}", "{% for m in messages if m['role'] == 'user' %}"),
+])
+def test_a_template_without_a_system_role(ignoring):
     """Gemma's and Mistral's first templates raise; the instruction then goes with the problem."""
-    strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHAT
-    tokenizer = byte_tokenizer(chat_template=strict)
+    tokenizer = byte_tokenizer(chat_template=ignoring)
     ids = prompt_ids(tokenizer, row("1 + 1?"))
     assert tokenizer.decode(ids) == "<user>Think.\n\n1 + 1?</><assistant>"
+
+
+@pytest.mark.parametrize("template", [
+    "{{ raise_exception('never') }}", "{% if %}", "{{ messages[9]['content'] }}", "nothing"])
+def test_a_template_that_fails_is_a_line(template):
+    """Or worse: one that leaves the problem out, and everything else looks as it should."""
+    with pytest.raises(ValueError, match="--no-chat-template"):
+        prompt_ids(byte_tokenizer(chat_template=template), row("1 + 1?"))
+    assert prompt_ids(byte_tokenizer(chat_template=template), row("1 + 1?", chat=False))
 
 
 def test_special_tokens_are_written_once():
@@ -326,7 +364,7 @@ def test_problems_beyond_the_context_are_left_out(capsys):
 
 
 def test_characters_that_cannot_be_written_are_counted(capsys):
-    rows = [row(text, system="") for text in ("1 2", "4\t5", "½?")]
+    rows = [{"prompt": text, "task": "countdown"} for text in ("1 2", "4\t5", "½?")]
     askable(random_model(), make_tokenizer(), 1, rows)
     err = capsys.readouterr().err
     assert "1 of 3" in err and err.count("\n") == 1
@@ -339,8 +377,15 @@ def test_characters_that_cannot_be_written_are_counted(capsys):
 
 def test_equal_answers_are_one():
     keys = ["1/2", "0.5", None, "2", "\\frac{1}{2}", "0.5"]
-    assert merged(keys, row("?")) == ["1/2", "1/2", None, "2", "1/2", "1/2"]
-    assert merged(["1+1", "2"], {"task": "countdown"}) == ["1+1", "2"]
+    right = [True, True, False, False, True, True]
+    assert merged(keys, right, row("?")) == ["1/2", "1/2", None, "2", "1/2", "1/2"]
+    assert merged(["1+1", "2"], [True, True], {"task": "countdown"}) == ["1+1", "2"]
+    # 25% equals both 25 and 0.25: what is right and what is wrong must not become one
+    keys, right = ["25", "0.25", "0.25", "25\\%", "25\\%"], [False, True, True, True, True]
+    for order in itertools.permutations(range(5)):
+        one = merged([keys[i] for i in order], [right[i] for i in order], row("?"))
+        assert {(x == one[order.index(0)], right[i]) for x, i in zip(one, order)} == {
+            (True, False), (False, True)}
 
 
 def test_no_verdict_is_no_number(monkeypatch):

@@ -14,7 +14,7 @@ from conftest import random_model
 import train
 from rollout import make_batch
 from seeds import Ring
-from tasks.countdown import make_tokenizer
+from tasks.countdown import make_tokenizer, split_of
 from train import collect, parse_args, update
 
 FLAGS = (
@@ -139,7 +139,8 @@ def test_the_loop_hands_on_its_flags(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "evaluate", lambda *a: seen.append(a) or evaluate(*a))
     small = (
         "--steps 7 --prompts-per-step 2 --group-size 2 --minibatches 1 --eval-problems 3 "
-        "--eval-samples 2 --max-new-tokens 6 --temperature 0.8 --snapshot-every 2 --min-lag 1"
+        "--eval-samples 2 --max-new-tokens 6 --temperature 0.8 --snapshot-every 2 --min-lag 1 "
+        "--split tune"
     ).split()
     prompts = {}
     for rng_seed in ("5", "6"):
@@ -154,7 +155,8 @@ def test_the_loop_hands_on_its_flags(tmp_path, monkeypatch):
         assert lags <= {0, 2, 4} and lags & {2, 4}
     assert prompts["5"] != prompts["6"]
     assert len(asked) == 14 and all(len({row["prompt"] for row in rows}) == 2 for rows in asked)
-    assert splits == ["test", "train"] * 2
+    assert splits == ["test", "tune"] * 2
+    assert all(split_of(row["numbers"]) == "tune" for rows in asked for row in rows)
     for _policy, _tokenizer, rows, samples, cap, temperature, *_ in seen:
         assert (len(rows), samples, cap, temperature) == (3, 2, 6, 0.8)
     assert [key for *_, key, ks in seen] == [
