@@ -82,7 +82,8 @@ def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_
                 value = reward(text, rows[i])
                 groups[i].append({
                     "problem": i, "prompt": rows[i]["prompt"], "response": text,
-                    "answer": solution_key(text, rows[i]), "undecided": math.isnan(value),
+                    "gold": rows[i].get("answer"), "answer": solution_key(text, rows[i]),
+                    "undecided": math.isnan(value),
                     "reward": 0.0 if math.isnan(value) else value, "tokens": len(ids),
                     "entropy": entropy and entropy / len(ids), "cut_off": ids[-1] not in stop})
                 write(groups[i][-1])
@@ -143,7 +144,7 @@ def parse_args(argv=None):
     count = runs.number(int, 1)
     p = runs.parser("pass@k of a model on tasks, sampled without seeds.")
     add = p.add_argument
-    add("--task", nargs="+", default=["countdown"], help="or benchmarks, files, Hub ids")
+    add("--task", nargs="+", default=["countdown"], help="benchmarks, files, Hub ids")
     add("--split", default="test", help="countdown: tune, to choose by")
     add_flags(p)
     add("--problems", type=count, help="of each task at most; None: all, 300 of countdown")

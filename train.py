@@ -36,7 +36,7 @@ def parse_args(argv=None):
     count, natural, share = runs.number(int, 1), runs.number(int, 0), runs.number(float, 0, 1)
     positive, weight = runs.number(float, 1e-6), runs.number(float, 0)
     add = p.add_argument
-    add("--task", default="countdown", help="or countdown4, gsm8k, math, a file, a Hub id")
+    add("--task", default="countdown", help="countdown4, gsm8k, math, a file, a Hub id")
     add("--split", default="train", help="of --task")
     add_flags(p)
     add("--method", default="thinking_seeds", choices=METHODS, help="see loss.py")
@@ -219,10 +219,10 @@ def train(args, folder, ring, bounds, pool, held_out):
             if interrupted:
                 print(f"stopped after {step + 1} steps, before their evaluation", file=sys.stderr)
                 break
-        if not interrupted:
-            evaluate_now(args.steps)
         policy.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
+        if not interrupted:
+            evaluate_now(args.steps)
     return results, bool(interrupted)
 
 

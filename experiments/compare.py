@@ -1,6 +1,6 @@
 """Do two evaluations differ? Both asked the same problems, so they are compared problem by problem.
 
-    python experiments/compare.py runs/eval-a/samples.jsonl runs/eval-b/samples.jsonl
+    python experiments/compare.py runs/eval-a runs/eval-b
 
 prints, for each task, pass@k of both and the difference b - a with its 95 % interval (a bootstrap
 over problems of the paired differences: far narrower than two separate intervals, since problems
@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import runs  # noqa: E402
 from eval import bootstrap_interval, pass_at_k, usual_ks  # noqa: E402
+from tasks.sets import short_name  # noqa: E402
 
 
 def read(path):
@@ -25,11 +26,12 @@ def read(path):
     From a samples.jsonl of eval.py. ValueError for what is no such file, with its line; a last
     line that was cut off by the end of its evaluation is left out.
     """
-    right, problems, lines = {}, {}, Path(path).read_bytes().splitlines()
+    path = Path(path) / "samples.jsonl" if Path(path).is_dir() else Path(path)
+    right, problems, lines = {}, {}, path.read_bytes().splitlines()
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            task, prompt = f"{row['task']}", f"{row['prompt']}"
+            task, prompt = short_name(f"{row['task']}"), f"{row['prompt']}"
             same = problems.setdefault((task, prompt), [])
             same += [row["problem"]] if row["problem"] not in same else []
             key = (task, prompt, same.index(row["problem"]))
@@ -66,8 +68,8 @@ def compare(a, b, ks=None):
 def main(argv=None):
     p = argparse.ArgumentParser(description="The paired difference of two evaluations.")
     p.error = runs.fail
-    p.add_argument("a", help="samples.jsonl of an evaluation")
-    p.add_argument("b", help="samples.jsonl of another one on the same problems")
+    p.add_argument("a", help="folder of an evaluation, or its samples.jsonl")
+    p.add_argument("b", help="another one on the same problems")
     p.add_argument("--k", type=runs.number(int, 1), nargs="+", help="of pass@k")
     args = p.parse_args(argv)
     a, b = runs.or_fail(read, args.a), runs.or_fail(read, args.b)

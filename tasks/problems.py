@@ -124,9 +124,6 @@ def problems_of_step(task, pool, count, step, rng_seed, split="train"):
 # ------------------------------------------------------------------- how they are asked and judged
 
 
-# ------------------------------------------------------------------- how they are asked and judged
-
-
 def prompt_text(tokenizer, row):
     """What the model is asked, and whether the tokenizer adds its special tokens to it: a prompt as
     it is, and a math problem in the model's own way. ValueError if the chat template fails."""
@@ -192,7 +189,8 @@ def open_model(args, task):
     model, path = args.model, Path(args.model)
     if model == "tiny":
         if task_of(task).base_policy is None:
-            raise ValueError(f"--model tiny: task {task} has none, give a folder or a Hub id")
+            raise ValueError(f"--model tiny: {task} has no model of its own; give a folder or a "
+                             "Hub id")
         path = task_of(task).base_policy(args.base_steps)
     elif not path.exists() and (len(path.parts) > 2 or path.parent.is_dir() and "/" in model):
         raise ValueError(f"--model {model}: there is no such folder")  # no need to ask the Hub

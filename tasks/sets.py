@@ -34,7 +34,7 @@ def add_flags(parser):
     add("--dataset-config", help="of a Hub id that has several")
     add("--problem-column", help=f"of --task; None: {', '.join(PROBLEM)}")
     add("--answer-column", help=f"of --task; None: {', '.join(ANSWER)}")
-    add("--system-prompt", help="of math problems; '' for none",
+    add("--system-prompt", help="of math problems; '' leaves it to the chat template",
         default=r"Please reason step by step, and put your final answer within \boxed{}.")
     add("--no-chat-template", action="store_true", help="ask math problems as plain text")
 
@@ -55,7 +55,8 @@ def read(task, split, args, tasks=()):
     except Exception as error:  # `datasets` has a dozen kinds, and the reason is in the cause
         cause = error.__cause__ or error
         kind = "" if isinstance(cause, ValueError) else f"{type(cause).__name__}: "
-        raise ValueError(f"--task {task}: {kind}{cause}") from error
+        hint = "; without a network, give a file or --data-dir" if "Hub" in f"{error}" else ""
+        raise ValueError(f"--task {task}: {kind}{cause}{hint}") from error
 
 
 def _read(task, split, args, tasks):
@@ -97,7 +98,7 @@ def _files(task, split, folder):
     files = [folder / name for name in names if (folder / name).is_file()]
     if not files:
         there = ", ".join(sorted(path.name for path in folder.glob("*.jsonl")))
-        raise ValueError(f"--data-dir {folder} has no file for the split {split}, but "
+        raise ValueError(f"--data-dir {folder} has no {' or '.join(names) or pattern}, but "
                          f"{there or 'no JSONL file at all'}")
     if split == "train" and len(files) > 1:
         note(f"{task} is trained on {', '.join(names)} together")
@@ -132,7 +133,8 @@ def _columns(flag, given, usual, names, task):
     """The columns to look into, in this order: the given one, or those of the usual names."""
     if given and given not in names:
         note(f"{task} has no column {given} ({flag}); it is searched for the usual ones")
-    found = [name for name in ([given] if given in names else usual) if name in names]
+    known = {name.lower(): name for name in names}
+    found = [given] if given in names else [known[name] for name in usual if name in known]
     if not found:
         raise ValueError(f"no column {given or ' or '.join(usual)}, but {', '.join(names)}; choose "
                          f"one by {flag}")
@@ -141,14 +143,14 @@ def _columns(flag, given, usual, names, task):
 
 def final_answer(cell, is_solution):
     r"""The final answer in a cell of a data set, "" if there is none: what stands behind GSM8K's
-    ####, in the last \boxed{}, or else all of it, unless it is a whole solution."""
+    ####, in the last \boxed{}, behind "answer is", or else all of it but of a whole solution."""
     cells = cell if isinstance(cell, list) else [cell]
     if not all(isinstance(x, (str, int, float)) and x == x for x in cells):  # None, a dict, nan
         return ""
     text = ", ".join(map(str, cells))
     if "####" in text:
         return text.rpartition("####")[2].strip()
-    if r"\boxed" in text:
+    if r"\boxed" in text or "answer is" in text:
         return verify.extract_answer(text) or ""
     return "" if is_solution else text.strip()
 
@@ -158,14 +160,15 @@ def _rows(table, task, args):
     if not (isinstance(table, list) and table and all(isinstance(row, dict) for row in table)):
         raise ValueError("it must be a list of objects, with at least one of them")
     names = list(dict.fromkeys(str(name) for row in table for name in row))
-    asked = _columns("--problem-column", args.problem_column, PROBLEM, names, task)
-    answered = _columns("--answer-column", args.answer_column, ANSWER, names, task)
+    is_own = vars(args).get("eval_task") != task  # whose columns have the usual names
+    asked = _columns("--problem-column", is_own and args.problem_column, PROBLEM, names, task)
+    answered = _columns("--answer-column", is_own and args.answer_column, ANSWER, names, task)
     system, chat = args.system_prompt.strip(), not args.no_chat_template
     rows, broken = [], []
     for number, row in enumerate(table, 1):
         cells = [row.get(name) for name in asked]
         problems = [str(x).strip() for x in cells if isinstance(x, (str, int, float))]
-        answers = [final_answer(row.get(name), name == "solution") for name in answered]
+        answers = [final_answer(row.get(name), name.lower() == "solution") for name in answered]
         prompt, answer = next(filter(None, problems), ""), next(filter(None, answers), "")
         if prompt and answer:
             rows.append({"task": task, "prompt": prompt, "answer": answer,
