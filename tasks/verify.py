@@ -18,6 +18,7 @@ Where people disagree, this is the policy:
 - A unit says nothing: 5 cm equals 5. A number in base b is its value: 101_2 equals 5.
 - A decimal equals what it is the rounding of, from nine digits on; 3.14 is not pi.
 - Several solutions are a set: no order, no repetition; {1,2} equals 1,2, but (1,2) does not.
+- m + n = 55 says 55 where no equation is asked for; x = 3, y = 4 says 3, 4 in this order.
 - y = 2x equals 2x, k = 3 equals 3; equations are equal up to a constant factor. A vector in a
   column equals a tuple.
 - Variables are real; where a root or a logarithm is not, nothing is compared.
@@ -48,7 +49,7 @@ class _Undecided(Exception):
 # ------------------------------------------------------------------------------- finding the answer
 
 _STOP = re.compile(r"<[|｜]?(?:im_end|/s|e[no][\w▁]+)[|｜]?>|(?!\A)<\|im_start\|>")
-_BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+_BOX = re.compile(r"\\{1,4}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 # \boxed{1} and \boxed{2} are one answer
 _AND = re.compile(
     r"(\\boxed\{[^{}]*)\}[^.;\n{}]{0,50}?(?:,|\band|\bor)[\s$]*(?:\w ?= ?)?\\boxed\{(?=[^}]*\})")
@@ -73,8 +74,9 @@ _MATH = re.compile(r"\*\*(?=\S)([^*\n]+)\*\*|\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\
 def extract_answer(response):
     r"""The text of the final answer, or None.
 
-    The last \boxed{} with something in it, else what follows "the answer is", else "####", else the
-    last number or expression. Nothing behind a stop id counts, nor what was only thought.
+    The last \boxed{} with something in it, and with those before it that it is listed with, else
+    what follows "the answer is", else "####", else the last number or expression. Nothing behind
+    a stop id counts, nor what was only thought.
     """
     text = _STOP.split(response, maxsplit=1)[0].rpartition("</think>")[2].partition("<think>")[0]
     boxed = _last_boxed(_AND.sub(r"\1, ", _AND.sub(r"\1, ", text)))
