@@ -18,6 +18,7 @@ Where people disagree, this is the policy:
 - A unit says nothing: 5 cm equals 5. A number in base b is its value: 101_2 equals 5.
 - A decimal equals what it is the rounding of, from nine digits on; 3.14 is not pi.
 - Several solutions are a set: no order, no repetition; {1,2} equals 1,2, but (1,2) does not.
+- m + n = 55 says 55 where no equation is asked for; x = 3, y = 4 says 3, 4 in this order.
 - y = 2x equals 2x, k = 3 equals 3; equations are equal up to a constant factor. A vector in a
   column equals a tuple.
 - Variables are real; where a root or a logarithm is not, nothing is compared.
@@ -33,7 +34,7 @@ from contextlib import suppress
 from fractions import Fraction
 
 from mpmath import MPContext, libmp  # sympy's own arithmetic
-from sympy import Add, E, Expr, Function, I, Mul, Pow, Rational, Symbol, Tuple, oo, pi
+from sympy import Add, E, Expr, Function, I, Mul, Pow, Rational, S, Symbol, Tuple, oo, pi
 from sympy.core.symbol import Str
 
 LONGEST = 2_000  # characters of an answer that is more than one number
@@ -48,35 +49,50 @@ class _Undecided(Exception):
 # ------------------------------------------------------------------------------- finding the answer
 
 _STOP = re.compile(r"<[|｜]?(?:im_end|/s|e[no][\w▁]+)[|｜]?>|(?!\A)<\|im_start\|>")
-_BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+_BOX = re.compile(r"\\{1,4}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+# \boxed{1} and \boxed{2} are one answer
+_AND = re.compile(
+    r"(\\boxed\{[^{}]*)\}[^.;\n{}]{0,50}?(?:,|\band|\bor)[\s$]*(?:\w ?= ?)?\\boxed\{(?=[^}]*\})")
 _NO_CONTENT = re.compile(r"(?:[\W_]|[lc]?dots|text|the|your|final|answer|here)*", re.I)
 _MARKED = [re.compile(pattern, re.I) for pattern in (  # what comes first here, counts
     r"(?:answer|réponse|respuesta|antwort|答案)[^.\n:=]{0,60}?(?:\b(?:is|are|est|es|ist)\b|[:=：是为])"
     r"[\s*:]*(?=\S)(.*?)(?:(?<!\.\w)\.(?:\s|$)|$|[\n。])", r"#### *((?!\d+[.)]\s)[-+$\\(\[.\d].*)")]
-_PROSE = re.compile(r"(?<![\\a-z{])(?!or |and )[a-z]{2,}[:,]? (?:[a-z]{2}|[$\\\d])")
-_MATH = re.compile(  # **...**, $...$ and its likes, or a run of mathematical characters
-    r"\*\*(?=\S)([^*\n]+)\*\*|\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]"
-    r"|(?:\\[a-zA-Z]+|\b[a-zA-Z] *(?:[=<>≤≥∈]|\\[lg]eq?\b|\\in\b)|[-−+(\[{\d√π¼-¾]|\.(?=\d))"
-    r"(?:\\[a-zA-Z{},!% ]+|[-−+*/^(){}\[\]\d.,%!√π°¼-¾ ])*", re.DOTALL)
+# words before words, or before mathematics
+_PROSE = re.compile(r"(?<![\\\w{])(?!or |and )[A-Za-z]{2,}[:,]? (?:[a-z]{2}|[$\\\d]|[a-z] ?=)|\n")
+_SIGN = "-−+*/⁄^=<>≤≥≠≈∈∪±×·⋅"
+_NAME = r"(?:(?!a [a-z])[A-Za-z]|[xyz]{2,3}|ab|sin|cos|tan|ln|log|sqrt|pi)(?![A-Za-z'’])"
+# **...**, $...$ and its likes, or a run of mathematical characters
+_MATH = re.compile(r"\*\*(?=\S)([^*\n]+)\*\*|\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]"
+    r"|(?:\\[a-zA-Z]+|(?<!\^)[-−+(\[{\d√∛π¼-¾|]|\.(?=\d)"
+    # a letter begins a run, or is tied to it: x + 1, 2πr, but not the units of 5 m/s
+    rf"|(?<![\w\\'’/])(?<![\d⁰-⁹] ){_NAME}(?=\(| ?[{_SIGN}¹²³⁴-⁹ⁿ]| ?\\(?:[lg]eq?|in|cdot)\b))"
+    rf"(?:\\[a-zA-Z{{}},!% ]+|[{_SIGN}()\[\]{{}}\d.,:%!|√∛π∞°²³¹⁰-ⁿ¼-¾ ]"
+    rf"|(?:(?<=[{_SIGN}()π²³⁴-⁹])|(?<=[{_SIGN}] )|(?<=\d)(?![mgsLh](?! ?[-+−=]))){_NAME}"
+    rf"|(?<=\d )(?:x(?= \d)|ln|log)\b|(?<=, ){_NAME}(?= ?[=<>≤≥]))*(?<![\s,.:])", re.DOTALL)
 
 
 def extract_answer(response):
     r"""The text of the final answer, or None.
 
-    The last \boxed{} with something in it, else what follows "the answer is", else "####", else the
-    last number or expression. Nothing behind a stop id counts, nor what was only thought.
+    The last \boxed{} with something in it, and with those before it that it is listed with, else
+    what follows "the answer is", else "####", else the last number or expression. Nothing behind
+    a stop id counts, nor what was only thought.
     """
     text = _STOP.split(response, maxsplit=1)[0].rpartition("</think>")[2].partition("<think>")[0]
-    boxed, tail = _last_boxed(text), text[-2 * LONGEST:].strip()
-    if boxed is not None:
-        return boxed
+    boxed = _last_boxed(_AND.sub(r"\1, ", _AND.sub(r"\1, ", text)))
+    return boxed or _last_said(text[-2 * LONGEST:])
+
+
+def _last_said(text):
+    tail = re.sub(r"\$,?(?: and| or)? \$(?!\$)", ", ", text).strip()  # $1$ and $2$ are one answer
     marked = [match for pattern in _MARKED for match in pattern.findall(tail)[-1:]]
     tail = marked[0].strip(" *") if marked else tail
     if len(tail) < 200 and not _PROSE.search(tail) and _readings(tail):
         return tail
-    found = [m[m.lastindex or 0].strip(" *,;:!/.") for m in _MATH.finditer(tail)]
-    choices = re.findall(r"\A\(?([A-H])[.:)]\s", tail) or [
-        x for x in found if re.search(r"\d|\\begin|=", x)] or re.findall(
+    found = [m[m.lastindex or 0].strip(" *,;:!/$").rstrip(" (.-") for m in _MATH.finditer(tail)]
+    # a letter at the start, a bold word at the end, the expressions with numbers, a letter
+    choices = re.findall(r"(?:\A\(?(?=[A-H][.:)]\s)|\*\*(?=\w{2,}\W*\Z))([A-Za-z]+)", tail) or [
+        x for x in found if re.search(r"\d|\\begin|=|[½-¾∞]|\\infty|\\text", x)] or re.findall(
         r"(?<![\w'\\])\(?(A(?! [a-z])|[B-H])\)?(?![\w'])", tail) or found or [""]
     return choices[0 if marked else -1] or None  # the first behind "answer is", else the last
 
@@ -98,14 +114,13 @@ def _last_boxed(text):
 _SYNONYMS = dict(pair.split(" ") for pair in r"""
 ** ^;\cdot *;\times *;\div /;\lt <;\gt >;\equiv =;<= ≤;\le ≤;\leq ≤;\leqslant ≤;>= ≥;\ge ≥;\geq ≥
 \geqslant ≥;!= ≠;\ne ≠;\neq ≠;\lbrace \{;\rbrace \};\langle (;\rangle );\ln \log;− -;– -;× *;· *;⋅ *
-÷ /;√ \sqrt;π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;& ,;percent %;\% %;degrees °
-degree °;infinity ∞;pi \pi;sqrt \root{2};\emptyset “∅”;\varnothing “∅”;∅ “∅”;\cdots \ldots
-zero 0;one 1;two 2;three 3;four 4;five 5;six 6;seven 7;eight 8;nine 9;ten 10;twelve 12;sixteen 16
+÷ /;√ \sqrt;∛ \root{3};π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;& ,;percent %;\% %
+degrees °;degree °;infinity ∞;pi \pi;sqrt \root{2};\emptyset “∅”;\varnothing “∅”;∅ “∅”;\cdots \ldots
+zero 0;one 1;two 2;three 3;four 4;five 5;six 6;seven 7;eight 8;nine 9;ten 10;twelve 12;to :;if ,
 """.strip().replace("\n", ";").split(";"))
-_FUNCTIONS = {"\\" + name: Function(mpmath_name or name) for name, _, mpmath_name in (
-    pair.partition("=") for pair in "sin cos tan cot sec csc sinh cosh tanh exp floor ceil gcd lcm "
-    "max min log ln=log lg=log10 arcsin=asin arccos=acos arctan=atan abs=fabs binom=binomial "
-    "!=factorial !!=fac2 frac root".split())}
+_FUNCTIONS = {"\\" + name.partition("=")[0]: Function(name.rpartition("=")[2]) for name in (
+    "frac root sin cos tan cot sec csc sinh cosh tanh exp floor ceil gcd lcm max min log ln=log "
+    "lg=log10 arcsin=asin arccos=acos arctan=atan abs binom=binomial !=factorial !!=fac2".split())}
 
 
 def _words(match):
@@ -114,30 +129,29 @@ def _words(match):
     if text.lower() in _SYNONYMS or "\\" + text in _FUNCTIONS:
         return f" {_SYNONYMS.get(text.lower(), chr(92) + text)} "
     is_word = re.search(r"[^\W\d]\.?[^\W\d]" if match[1] else r".{4}|[^\0-~]", text)
-    is_last = match.string[match.end():].lstrip()[:1] in ",/"
-    if re.search(r"[\d)}°] *$", before) and (match[1] or before[-1] == " " and is_last):  # a unit
-        is_word = is_word or re.match(r"[^\W\d].|[mgsh]$", text)
+    is_last = before[-1:] == " " and match.string[match.end():].lstrip()[:1] in ",/"
+    if re.search(r"[\d)}°](?: |\*|\\cdot)*$", before) and (match[1] or is_last):  # a unit
+        is_word = is_word or re.match(r"[^\W\d].|[mgsh]$" + r"|[NJVWKL]$" * bool(match[1]), text)
     return f"“{re.sub(r'^(?:an?|the) |[^a-z0-9]', '', text.lower())}”" if is_word else text
 
 
 _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     # a matrix becomes a tuple of rows in brackets of their own
-    (r"\\begin *\{(?:[a-z]*matrix\}|array\} *\{[^{}]*\})", "⟦⟦"),
-    (r"(?:\\\\\s*)?\\end *\{[a-z]*\}", "⟧⟧"),
-    (r"\\\\", "⟧,⟦"),
+    (r"\\begin *\{(?:[a-z]*matrix\}|cases\}|aligned\}|array\} *\{[^{}]*\})", "⟦⟦"),
+    (r"(?:\\\\\s*)?(\\end *\{[a-z]*\})|\\\\", lambda m: "⟧⟧" if m[1] else "⟧,⟦"),
     (r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:!])\s*(?=\d{3}(?!\d))", ""),  # thousands
     # what is only looks
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
-    (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|displaystyle|boxed|fbox)\b", " "),
-    (r"\\mathbb *\{?R\}?|ℝ", r"(-\\infty,\\infty)"),
-    # 0.1\overline{6} becomes a decimal of a hundred digits; \vec{v} another symbol than v
+    (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|(?:math)?bf|bm|[a-z]+style|boxed)\b", " "),
+    (r"(\\mathbb *\{?R\}?|ℝ)|\^ *\{? *\\prime *\}?", lambda m: "(-∞,∞)" if m[1] else "'"),
+    # 0.1\overline{6} becomes a decimal of a hundred digits
     (r"(\.\d*)\\(?:overline|dot|bar) *\{?(\d+)\}?", lambda m: m[1] + (m[2] * 99)[:99]),
-    (r"\\(bar|vec|hat|d?dot|tilde|overline|overrightarrow|mathbb) *\{\\?(\w+)\}", r"\\\1\2 "),
+    (r"\{([^{}]*)\\choose\b([^{}]*)\}", r"\\binom{\1}{\2}"),
     # functions in brackets, and inverse functions
     (r"(?:\||\\[lr]?vert\b)([^|]*?)(?:\||\\[lr]?vert\b)", r"\\abs(\1)"),
     (r"\\l(floor|ceil)\b(.*?)\\r(?:floor|ceil)\b", r"\\\1(\2)"),
     (r"\\(sin|cos|tan) *\^ *\{? *-1 *\}?", r"\\arc\1 "),
-    (r"\^ *\{? *\\circ *\}?|\\degree\b|°", "°"),
+    (r"(?:\^ *\{? *\\circ *\}?|\\degree\b|°)(?:\s*\\(?:text|mathrm) *\{[CF]\}|\s?[CF]\b)?", "°"),
     # 6.02e23 and 6.02 x 10^23; \frac12; \sqrt[3]{2}; and the mixed number 1 2/3 is a sum
     (r"(?<=\d)[eE]([-+]?\d+)| +x +(?=\d)", lambda m: f"*10^{{{m[1]}}}" if m[1] else "*"),
     (r"\\[dtc]?(frac|binom) *(\d?)", lambda m: f"\\{m[1]}" + (m[2] and f"{{{m[2]}}}")),
@@ -146,14 +160,14 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"(?<![\^_.\d])(\d+) *(\\frac *\{\d+\} *\{\d+\}|(?<= )\d+ */ *\d+(?!\d))", r"(\1+\2)"),
     # words; 101_2 and "101 base two"
     (r"\\text *\{(?:[^{}]*answer is)? *([$\d][^{}]*)\}", r"\1 "),
-    (r"\\(?:text[a-z]*|[mh]box|math(?:rm|bf|it|sf)|operatorname\*?) *\{([^{}]*)\}"
+    (r"\\(?:text[a-z]*|[mh]box|math(?:rm|it)|operatorname)\*? *\{((?:[^{}\\]|\\cdot|\{[^{}]*\})*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
-    (r"\b(\d+|\d[\dA-F]+(?=_\{?1)) *(?:_|“base”)[{ ]*(\d\d|[2-9])[ }]*",
-     lambda m: f" {int(m[1], int(m[2]))} "),
+    (r"\b(\d+|\d[\dA-F]+(?=_\{?1)) *(?:_|“base”) *(?:\{ *(\d\d|[2-9]) *\}|(\d\d|[2-9]))",
+     lambda m: f" {int(m[1], int(m[2] or m[3]))} "),
     # a unit behind a value, and what else is said about it
     (r"(?:(?<=[\d)}°%])|(?<=\b[A-Za-z])|(?<=\\pi))\s*“[^”]*”"
-     r"(?:\s*\^\s*\{?\d\}?|[\s/]*“[^”]*”|\s+[A-Za-z]+)*\s*(?=$|[,;()\]=:}])", " "),
-    (r",[\s,]*,", ","),
+     r"(?:\s*\^\s*\{?-?\d\}?|(?:[\s/*]|\\cdot)*“[^”]*”|\s+[A-Za-z]+)*\s*(?=$|[,;()\]=:}])", " "),
+    (r"[\s,&]*[,&][\s,&]*(?=⟧)|[,&][\s,&]*[,&]", lambda m: "," * (m.string[m.end():][:1] != "⟧")),
     # p ≈ .33 says .33, but p = 1/3 ≈ .33 says 1/3
     (r"^([^\d=]*)\\approx|\\approx.*", lambda m: "" if m[1] is None else m[1] + "="),
     (r"(?<!_)(\d\s+)(?=[\d.])", r"\1?"),  # numbers beside each other are not a product
@@ -162,7 +176,7 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"^(.*;.*)$", lambda m: "(" + m[1].replace(";", "),(") + ")"),  # p=5,q=2;p=7,q=2
     # the name of what is asked, with its "=": f(2), AB, \frac{NO}{BO}, (x,y), but not x
     (r"(?<![^,(])(?!\W*\w(?:_\w|_{\w*})? *=)"
-     r"(?:\\?[A-Za-z](?:\^\{-1\}|_\{[^{}]*\}|_.)*|\([^()]*\)|\\?[{}]|[/:|' ]|“\w*”)+=", ""),
+     r"(?:\\?[A-Za-z](?:\^{-1}|_\{[^{}]*}|_.)*|\((?:[^()]|\(.\))*\)|\\?[{}]|[/:|' ]|“\w*”)+=", ""),
 )]
 _TOKEN = re.compile(r"\d+\.?\d*|\.\d+|“[^”]*”|\\[^A-Za-z]|\*\*|!!|[<>!=]=|(?:\\[A-Za-z]+|[A-Za-z])"
                     r"\s*(?:_\s*(?:\{[^{}]*\}|\\[A-Za-z]+|[^\s\\{}])|')*|\S", re.DOTALL)
@@ -173,11 +187,11 @@ def _tokens(text):
     text = re.sub("[⁰¹²³⁴-⁹⁻]+", r"^{\g<0>}", text)
     text = "".join(f" {_SYNONYMS[c]} " if c in _SYNONYMS and c > "z" else c for c in text)
     text = unicodedata.normalize("NFKC", re.sub("(?=[¼-¾⅐-⅞])", " ", text)).replace("⁄", "/")
-    text = re.sub(r"^[\s'=]+|(?<=\d)'$|(?<!\\)[\s.,;:]+$", "", text)
+    text = re.sub(r"^[\s'=]+|^(?:an?|the)\s+(?=[a-z]{3})|(?<=\d)'$|(?<!\\)[\s.,;:]+$", "", text)
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
-    tokens = _TOKEN.findall(text.strip(" ,="))
-    return [_SYNONYMS.get(token, token) for token in (re.sub(r"\s", "", t) for t in tokens)]
+    tokens = (re.sub(r"\s", "", token) for token in _TOKEN.findall(text.strip(" ,=")))
+    return [_SYNONYMS.get(token, token) for token in tokens]
 
 
 # ------------------------------------------------------------------------------------------- parser
@@ -190,13 +204,12 @@ def _tokens(text):
 
 _RELATIONS = tuple("=<>≤≥≠∈")
 _SIGNS = dict.fromkeys(_RELATIONS, 2) | {",": 1, "∪": 3, ":": 4, "+": 5, "-": 5, "*": 6, "/": 6}
-_INVERSE = {"-": Mul, "/": Pow, ":": Pow}  # a - b is a + b (-1), and a / b is a b^(-1)
 _TURNED = str.maketrans("<>≤≥", "><≥≤")
+_INVERSE = {"-": Mul, "/": Pow, ":": Pow}  # a - b is a + b (-1), and a / b is a b^(-1)
 _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
 _BRACKETS = {"()", "(]", "[)", "[]", "⟦⟧", ":"}
 _UNITS = Function("percent")(), Function("degree")()  # functions of nothing: constants
 _ATOMS = {r"\pi": pi, "e": E, "i": I, "∞": oo, "%": _UNITS[0], "°": _UNITS[1]}
-_MINUS_1 = Rational(-1)
 _ROUNDED = Function("rounded")  # a decimal of nine digits or more, and its digits as an integer
 
 
@@ -216,8 +229,7 @@ def _apply(function, *parts):
     if _kind(parts[-1]) == "⟦⟧" and (function is Mul) != (_kind(parts[0]) == "⟦⟧"):
         columns = (p.args[1:] if _kind(p) == "⟦⟧" else [p] * len(parts[-1].args) for p in parts)
         return _several("⟦⟧", [_apply(function, *entries) for entries in zip(*columns)])
-    if not all(isinstance(part, Expr) for part in parts):
-        raise _Undecided
+    _require(all(isinstance(part, Expr) for part in parts))
     return function(*parts, evaluate=False)
 
 
@@ -230,7 +242,7 @@ def _tied(signs, parts):
         return _relation("".join(signs), parts)
     if sign in ",∪" or sign == ":" and len(parts) > 2:
         return _several(sign, parts)
-    parts = [_apply(_INVERSE[s], p, _MINUS_1) if s in _INVERSE else p for s, p in zip(signs, parts)]
+    parts = [_apply(_INVERSE[s], p, -S.One) if s in _INVERSE else p for s, p in zip(signs, parts)]
     return _apply(Add if sign in "+-" else Mul, *parts)
 
 
@@ -241,7 +253,7 @@ def _relation(signs, parts):
     at = [i for i, part in enumerate(parts[:3]) if {part} == Tuple(*parts).free_symbols]
     if len(at) != 1 or len(parts) > 3 or {*signs} - {*"<≤"}:
         return _several(signs, parts)
-    at, ends = at[0], [_apply(Mul, oo, _MINUS_1), *parts, oo]
+    at, ends = at[0], [_apply(Mul, oo, -S.One), *parts, oo]
     brackets = ("[" if "≤" in signs[:at] else "(") + ("]" if "≤" in signs[at:] else ")")
     return _several(brackets, (ends[at], ends[at + 2]))
 
@@ -254,8 +266,8 @@ class _Parser:
 
     def binds(self):
         """How strongly the next token ties what is before it and behind it; 0 for not at all."""
-        begins_factor = re.match(r"\\?[A-Za-z{]|\.?\d|[%°∞(\[⟦]", self.tokens[-1])
-        return _SIGNS.get(self.tokens[-1], 6 if begins_factor else 0)
+        begins_factor = r"\\?[A-Za-z{]|\.?\d|[%°∞(\[⟦]"
+        return _SIGNS.get(t := self.tokens[-1], 6 if re.match(begins_factor, t) else 0)
 
     def expression(self, level=0):
         node = self.power()
@@ -269,8 +281,7 @@ class _Parser:
 
     def power(self):
         self.depth += 1
-        if self.depth > 40:  # the stack of a thread may be small
-            raise _Undecided
+        _require(self.depth <= 40)  # the stack of a thread may be small
         sign = self.tokens.pop() if self.tokens[-1] in ("+", "-") else ""
         node = self.power() if sign else self.primary()
         if self.tokens[-1] in ("!", "!!"):
@@ -278,7 +289,7 @@ class _Parser:
         if self.tokens[-1] == "^" and self.tokens.pop():
             node = _apply(Pow, node, self.power())
         self.depth -= 1
-        return _apply(Mul, node, _MINUS_1) if sign == "-" else node
+        return _apply(Mul, node, -S.One) if sign == "-" else node
 
     def primary(self):
         token = self.tokens.pop()
@@ -292,8 +303,7 @@ class _Parser:
             return _apply(_FUNCTIONS[name], self.primary(), self.primary())
         if name in _FUNCTIONS:
             return self.function(name, index)
-        if token not in _ATOMS and not re.match(r"\\?[A-Za-z]|“", token):
-            raise _Undecided
+        _require(token in _ATOMS or re.match(r"\\?[A-Za-z]|“", token))
         atom = Str if token[0] == "“" else Symbol
         return _ATOMS.get(token) or atom(re.sub("[{}“”]", "", token))
 
@@ -303,8 +313,7 @@ class _Parser:
         brackets = opening + self.tokens.pop()
         if brackets in _BRACKETS and len(items) > 1 or brackets == "⟦⟧" == _kind(node):
             return _several(brackets, items)  # a column of a matrix has no rows
-        if brackets != opening + _CLOSING[opening]:
-            raise _Undecided
+        _require(brackets == opening + _CLOSING[opening])
         return node
 
     def function(self, name, index):
@@ -349,17 +358,21 @@ class _Work(threading.local):
 _work = _Work()
 # mpmath keeps pi and its like for all threads together, which is not safe when more digits are due.
 _KEPT = [getattr(libmp, "mpf_" + name)(8_000) for name in ("pi", "e", "ln2", "ln10", "degree")]
-_OPERATIONS = {  # what is not mpmath's
-    "Add": lambda *x: sum(x), "Mul": lambda *x: math.prod(x), "max": max, "min": min, "fabs": abs,
-    "frac": lambda a, b: a / b, "rounded": lambda a, digits: a,
+# what is not mpmath's
+_OPERATIONS = {"Add": lambda *x: sum(x), "Mul": lambda *x: math.prod(x), "abs": abs, "max": max,
+    "frac": lambda a, b: a / b, "rounded": lambda a, digits: a, "min": min,
     "gcd": lambda *x: Fraction(math.gcd(*(a.numerator for a in x))),
     "lcm": lambda *x: Fraction(math.lcm(*(a.numerator for a in x)))}
 
 
+def _require(condition):
+    if not condition:
+        raise _Undecided
+
+
 def _spend(steps):
     _work.left -= steps
-    if _work.left < 0:
-        raise _Undecided
+    _require(_work.left >= 0)
 
 
 def _bits(x):
@@ -377,12 +390,9 @@ def _value(node, at, mp):
         return _power(*values, mp) if name == "Pow" else _power(values[1], 1 / values[0], mp)
     if name not in _OPERATIONS or not all(map(_bits, values)):
         values = [mp.convert(x) for x in values]
-    if name in _OPERATIONS:
-        return _OPERATIONS[name](*values)
-    if name == "log" and _work.real and mp.re(values[0]) < 0 or (
-            name != "log" and max(map(mp.mag, values)) > 60):
-        raise _Undecided
-    return getattr(mp, name)(*values)
+    _require(name in _OPERATIONS or (mp.re(values[0]) >= 0 or not _work.real if name == "log"
+                                     else max(map(mp.mag, values)) <= 60))
+    return (_OPERATIONS.get(name) or getattr(mp, name))(*values)
 
 
 def _power(a, b, mp):
@@ -392,8 +402,7 @@ def _power(a, b, mp):
     a, b = mp.convert(a), mp.convert(b)
     is_root = q != 1 and isinstance(a, mp.mpf) and a < 0
     is_large = mp.mag(b) + math.log2(abs(int(mp.mag(a or 1))) + 1) > 64
-    if is_large or is_root and _work.real and q % 2 == 0:
-        raise _Undecided
+    _require(not is_large and not (is_root and _work.real and q % 2 == 0))
     # of a negative number the real root, if there is one: (-8)^(1/3) is -2
     return mp.power(-a, b) * (-1) ** (p % 2) if is_root and q % 2 else mp.power(a, b)
 
@@ -443,13 +452,11 @@ def verdict(response, answer):
     spelled = [_spelling(found), _spelling(answer)]
     if spelled[0] == spelled[1] != "" or all(re.fullmatch(r"-?[1-9]\d*", x) for x in spelled):
         return spelled[0] == spelled[1]  # integers of any size
-    if max(len(found), len(answer)) > LONGEST:
-        return None
     _work.left, _work.undecided = STEPS, False
     with suppress(_Undecided, RecursionError):
-        is_same = any(_same(a, b) for a in _readings(found) for b in _readings(answer))
+        _spend(max(len(found), len(answer)) // LONGEST * STEPS)
+        is_same = any(_same(_stated(a, b), b) for a in _readings(found) for b in _readings(answer))
         return is_same or (None if _work.undecided else False)
-    return None
 
 
 def is_correct(response, answer):
@@ -460,15 +467,26 @@ def is_correct(response, answer):
 def is_readable(answer):
     """Whether a gold answer is in order: its braces are balanced, its $ come in pairs."""
     text = re.sub(r"\\[{}$]", "", answer).strip()
-    return "" != text.strip("$") and text.count("{") == text.count("}") and (
-        text.count("$") % 2 == 0 and not re.search(r"\$\s+\$", text))
+    is_paired = text.count("{") == text.count("}") and text.count("$") % 2 == 0
+    return is_paired and text.strip("$") != "" and not re.search(r"\$\s+\$", text)
 
 
 def _spelling(text):
     text = re.sub(r"^[\s$]*0+(?=\d)|\$|\s(?!\d)|(?<!\d)\s", "", text).strip(".,")
     spelled = re.sub(r"\\(?:text|math)[a-z]*\{([^{}]*)\}", r"\1", text)
-    choice = re.match(r"\(?([A-Z])[).](?!\d)", spelled)  # (B) 12 is B
-    return choice[1] if choice else spelled.lower() if len(spelled) > 2 else spelled
+    choice = re.match(r"\(?([A-Z])(?:\)|[.:](?!\d))", spelled)  # (B) 12 is B
+    return choice[1] if choice else spelled.lower() if spelled[2:] or spelled == "No" else spelled
+
+
+def _stated(found, gold):
+    """The last side of m + n = 55 or of x^2 - 1 = (x - 1)(x + 1), if no equation is asked for; but
+    an equation in one variable is still to be solved, and what is 0 is hardly asked for.
+    """
+    *_, before, last = 0, 0, *found.args
+    if {*_kind(found)} != {"="} or _is_named(found) or {*_kind(gold)} & {*_RELATIONS}:
+        return found
+    is_asked = len(before.free_symbols) > 1 and last != 0 or not isinstance(last, Expr)
+    return last if (_same(before, last) if last.free_symbols else is_asked) else found
 
 
 def _same(a, b):
@@ -480,19 +498,21 @@ def _same(a, b):
         return False  # y = -1 is not x = -1
     a, b = (x.args[-1] if _is_named(x) else x for x in (a, b))
     kinds = {_kind(a), _kind(b)}
-    if kinds == {","}:
-        return all(
-            any(_same(x, y) for y in d.args[1:]) for c, d in ((a, b), (b, a)) for x in c.args[1:])
+    if "," in kinds:  # 1/2 or 50% is 1/2
+        a, b = (x.args[1:] if _kind(x) == "," else (x,) for x in (a, b))
+        named = [{x.args[1].name[0] for x in c if _is_named(x)} for c in (a, b)]
+        if len(a) > 1 and {*map(len, named)} == {0, len(a)}:  # x = 3, y = 4 says 3 and 4 in order
+            return len(a) == len(b) and all(map(_same, a, b))
+        return all(any(_same(x, y) for y in d) for c, d in ((a, b), (b, a)) for x in c)
     if isinstance(a, Tuple) and isinstance(b, Tuple):  # (1,2) is not [1,2]
         is_alike = len(kinds) == 1 or kinds <= _BRACKETS and (len(a.args) > 3 or "⟦⟧" in kinds)
         return is_alike and len(a.args) == len(b.args) and all(map(_same, a.args[1:], b.args[1:]))
-    if not isinstance(a, Expr) or not isinstance(b, Expr):
-        return a == b
     # a long decimal rounds what is not a decimal
     digits = [min((int(x.args[1]) for x in x.atoms(_ROUNDED)), default=0) for x in (a, b)]
     within = Fraction(99, 100 * max(digits)) if 0 in digits and any(digits) else Fraction(0)
-    units = [(), _UNITS] if Tuple(a, b).atoms() & {*_UNITS} else [()]
-    return any(_equal_values(a, b, ones, within=within) for ones in units)
+    units = [(), _UNITS][:1 + bool(Tuple(a, b).atoms() & {*_UNITS})]
+    return a == b or isinstance(a, Expr) and isinstance(b, Expr) and any(
+        _equal_values(a, b, ones, within=within) for ones in units)
 
 
 def _is_named(node):
@@ -500,12 +520,9 @@ def _is_named(node):
 
 
 def _is_multiple(a, b):
-    """Whether two equations f = 0 and g = 0 are the same: f / g is constant. The logarithm is
+    """Whether two equations f = 0 and g = 0 are the same: f / g is constant. The inverse is
     undefined for f = 0 and for g = 0.
     """
-    if not all(isinstance(part, Expr) for part in (*a.args[1:], *b.args[1:])):
-        return False
-    f, g = (_apply(Add, x.args[1], _apply(Mul, x.args[2], _MINUS_1)) for x in (a, b))
-    quotient = _apply(_FUNCTIONS[r"\frac"], f, g)
-    logarithm = _apply(_FUNCTIONS[r"\log"], _apply(Mul, quotient, quotient))
-    return _equal_values(logarithm, logarithm, others=1)
+    f, g = (_apply(Add, x.args[1], _apply(Mul, x.args[2], -S.One)) for x in (a, b))
+    inverse = _apply(Pow, _apply(_FUNCTIONS[r"\frac"], f, g), -S.One)
+    return _equal_values(inverse, inverse, others=1)

@@ -4,6 +4,7 @@ executed would hand the machine over. So: graded pairs, properties, and what was
 import ast
 import json
 import random
+import re
 import sys
 import threading
 import time
@@ -384,6 +385,53 @@ T surd ¦ \frac{\sqrt{3}}{3} ¦ raw:so $\tan 30^\circ = \frac{1}{\sqrt{3}}$.
 T integer ¦ 55 ¦ raw:Hence $1^2+2^2+\dots+5^2 = \frac{5 \cdot 6 \cdot 11}{6} = 55$.
 T mixed number ¦ 3\frac{1}{4} ¦ raw:Adding, 1½ + 1¾ = 3¼ cups.
 T integer ¦ 12 ¦ \text{The answer is 12}
+T integer ¦ 55 ¦ raw:We find $m = 46$ and $n = 9$, so $m + n = 55$.
+T integer ¦ 12 ¦ a+b+c = 12
+F integer ¦ 4 ¦ 2x = 4
+F integer ¦ 0 ¦ raw:so the circle is $x^2+y^2-4x = 0$
+F equation ¦ x=5 ¦ x+y=5
+F equation ¦ x-y=5 ¦ x+y=5
+T polynomial ¦ (x-1)(x+1) ¦ raw:It factors: $x^2-1 = (x+1)(x-1)$
+F polynomial ¦ (x-1)(x+1) ¦ raw:It factors: $x^2+1 = (x+1)(x-1)^2$
+T matrix ¦ \begin{pmatrix}6&0\\0&6\end{pmatrix} ¦ A+8A^{-1} = \begin{bmatrix}6&0\\0&6\end{bmatrix}
+T integer ¦ 4210_5 ¦ raw:As $555 = 4 \cdot 125 + 55$, so\n\[555_{10} = 4210_5\]
+T polynomial ¦ n^2+n+1 ¦ raw:Therefore the fraction simplifies to n² + n + 1.
+F polynomial ¦ n^2+n+1 ¦ raw:Therefore the fraction simplifies to n² − n + 1.
+T polynomial ¦ 5x^2-3 ¦ raw:The derivative is 5x² − 3.
+F polynomial ¦ 5x^2-3 ¦ raw:The derivative is 5x³ − 3.
+T decimal ¦ 0.0000672 ¦ raw:Moving the point, the product is 6.72 × 10⁻⁵.
+F decimal ¦ 0.0000672 ¦ raw:Moving the point, the product is 6.72 × 10⁻⁶.
+T interval ¦ (-\infty,2)\cup(3,\infty) ¦ raw:So the domain is (−∞, 2) ∪ (3, ∞).
+T pi ¦ 2\pi r^2 ¦ raw:So the area is 2πr².
+T units ¦ 15 ¦ raw:It then moves at 15 m/s.
+T units ¦ 15 ¦ raw:It is slowed by 15 m/s^2.
+T units ¦ 20 ¦ raw:She sells 20 a day.
+T equation ¦ (x-3)^2+(y+2)^2=25 ¦ raw:the equation is\n\nx² + y² − 6x + 4y − 12 = 0
+T set ¦ 1,2 ¦ raw:Thus the solutions are $x = 1$ and $x = 2$.
+F set ¦ 2 ¦ raw:Thus the solutions are $x = 1$ and $x = 2$.
+T set ¦ 7,4 ¦ raw:She bought $\boxed{7}$ goats and $\boxed{4}$ toys.
+F set ¦ 7,4 ¦ raw:She bought $\boxed{7}$ goats and $\boxed{5}$ toys.
+T integer ¦ 25 ¦ raw:The side is $\boxed{5}$. The area is $\boxed{25}$.
+T set ¦ 19,0,1 ¦ raw:Team E has played 20 games. So x = 19, y = 0, z = 1.
+F set ¦ 19,0,1 ¦ x=19,\ y=1,\ z=0
+T set ¦ -3,2 ¦ x_1 = 2, x_2 = -3
+T percent ¦ \frac12 ¦ \frac{1}{2} \text{ or } 50\%
+F percent ¦ \frac12 ¦ \frac{1}{2} \text{ or } 5\%
+T integer ¦ 56 ¦ {8 \choose 3}
+F integer ¦ 56 ¦ {8 \choose 2}
+T units ¦ 12\ \text{kg}\cdot\text{m/s} ¦ 12\ \mathrm{kg\,m/s}
+F units ¦ 12\ \text{kg}\cdot\text{m/s} ¦ 13\ \mathrm{kg\,m/s}
+T units ¦ 12 ¦ 12\ \text{N}\cdot\text{m}
+T units ¦ 1.49e4 ¦ 1.49 \times 10^{4}\ \text{cm}^{-1}
+T units ¦ 5 ¦ 5^\circ\text{C}
+T text/choice ¦ \text{Carla} ¦ raw:- Ann: 12 laps\n- Ben: 11 laps\n\nThe winner is **Carla**.
+F text/choice ¦ \text{Carla} ¦ raw:- Carla: 12 laps\n- Ben: 13 laps\n\nThe winner is **Ben**.
+T equation ¦ x^{\prime}+2x=0 ¦ x' + 2x = 0
+T polynomial ¦ \begin{cases}x & x>0\\0 & x<0\end{cases} ¦ \begin{cases}x,&x>0\\0,&x<0\end{cases}
+F polynomial ¦ \begin{cases}x & x>0\\0 & x<0\end{cases} ¦ \begin{cases}x&x<0\\0&x>0\end{cases}
+T latex-frac ¦ \frac12 ¦ \mathbf{\frac{1}{2}}
+T text/choice ¦ 3:2 ¦ 3 \text{ to } 2
+F text/choice ¦ 3:2 ¦ 2 \text{ to } 3
 """.strip().splitlines()
 
 
@@ -473,7 +521,8 @@ def test_symmetry():
     golds = [parsed(line)[1] for line in PAIRS]
     answers = [extract_answer(parsed(line)[2]) or "" for line in PAIRS]
     for gold, answer in [*zip(golds, answers), *zip(golds, golds[1:])]:
-        if answer and "boxed" not in answer:
+        is_chain = re.search(r"[-+].*=", answer) and "=" not in gold  # m + n = 55 answers 55 only
+        if answer and "boxed" not in answer and not is_chain:
             one_way, other_way = is_correct(boxed(gold), answer), is_correct(boxed(answer), gold)
             assert one_way == other_way, (gold, answer)
 
@@ -543,7 +592,9 @@ HARM = {
     "equations": ",".join(f"{i}x+y=3" for i in range(220)), "base": "1" * 1900 + "_2",
     "pairs": ",".join(f"({i},{i + 1})" for i in range(180)), "gcd": r"\gcd(10^{10^{10}},3)",
     "percent list": ",".join(rf"{i}\%" for i in range(280)), "answers": "answer is " * 20_000,
-    "percents": "5" + "%" * 999, "factorial signs": "5" + "!" * 999,
+    "percents": "5" + "%" * 999, "backslashes": "\\" * 100_000,
+    "names": "\\a" * 900 + "=", "boxes": r"\boxed{1} and " * 20_000,
+    "factorial signs": "5" + "!" * 999,
 }
 
 
