@@ -138,8 +138,8 @@ def _words(match):
 _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     # a matrix becomes a tuple of rows in brackets of their own
     (r"\\begin *\{(?:[a-z]*matrix\}|cases\}|aligned\}|array\} *\{[^{}]*\})", "⟦⟦"),
-    (r"(?:\\\\\s*)?(\\end *\{[a-z]*\})|\\\\", lambda m: "⟧⟧" if m[1] else "⟧,⟦"),
-    (r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:!])\s*(?=\d{3}(?!\d))", ""),  # thousands
+    (r"(?:\\\\\s*)?(\\end *\{[a-z]*\})|\\\\(\[[\d.]+\w+])?", lambda m: "⟧⟧" if m[1] else "⟧,⟦"),
+    (r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:!]|~)\s*(?=\d{3}(?!\d))", ""),  # thousands
     # what is only looks
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
     (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|(?:math)?bf|bm|[a-z]+style|boxed)\b", " "),
@@ -162,8 +162,8 @@ _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r"\\text *\{(?:[^{}]*answer is)? *([$\d][^{}]*)\}", r"\1 "),
     (r"\\(?:text[a-z]*|[mh]box|math(?:rm|it)|operatorname)\*? *\{((?:[^{}\\]|\\cdot|\{[^{}]*\})*)\}"
      r"|(?<![\\A-Za-z])[A-Za-z]+|[^\W\d_A-Za-z]+", _words),
-    (r"\b(\d+|\d[\dA-F]+(?=_\{?1)) *(?:_|“base”) *(?:\{ *(\d\d|[2-9]) *\}|(\d\d|[2-9]))",
-     lambda m: f" {int(m[1], int(m[2] or m[3]))} "),
+    (r"(\()?\b(\d+|\d[\dA-F]+(?=_\{?1))(?(1)\)) *(?:_|“base”) *(\{ *)?(\d\d|[2-9])(?(3) *\})",
+     lambda m: f" {int(m[2], int(m[4]))} "),
     # a unit behind a value, and what else is said about it
     (r"(?:(?<=[\d)}°%])|(?<=\b[A-Za-z])|(?<=\\pi))\s*“[^”]*”"
      r"(?:\s*\^\s*\{?-?\d\}?|(?:[\s/*]|\\cdot)*“[^”]*”|\s+[A-Za-z]+)*\s*(?=$|[,;()\]=:}])", " "),
@@ -466,7 +466,7 @@ def is_correct(response, answer):
 
 def is_readable(answer):
     """Whether a gold answer is in order: its braces are balanced, its $ come in pairs."""
-    text = re.sub(r"\\[{}$]", "", answer).strip()
+    text = re.sub(r"\\[{}$]|^\s*\$(?=[\d.,]+\s*$)", "", answer).strip()  # $18 is in order
     is_paired = text.count("{") == text.count("}") and text.count("$") % 2 == 0
     return is_paired and text.strip("$") != "" and not re.search(r"\$\s+\$", text)
 
