@@ -173,7 +173,7 @@ def main(argv=None):
     load, results = partial(runs.or_fail, load_problems, seed=0, args=args), {}
     sets = {task: load(task, args.split, args.problems) for task in args.task}
     caps = {task: args.max_new_tokens or task_of(task).max_new_tokens for task in sets}
-    with runs.new_folder(args.out, vars(args)) as folder:
+    with runs.new_folder(args.out, {**vars(args), "max_new_tokens": caps}) as folder:
         model, tokenizer = runs.or_fail(open_model, args, args.task[0])
         for task in sets:  # what does not fit is told before hours of sampling
             sets[task] = runs.or_fail(askable, model, tokenizer, caps[task], sets[task])

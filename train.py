@@ -83,6 +83,9 @@ def parse_args(argv=None):
     if args.minibatches > args.prompts_per_step:
         runs.fail(f"--minibatches {args.minibatches}: each needs a whole group, and a step has "
                   f"--prompts-per-step {args.prompts_per_step} of them")
+    is_same_set = args.eval_task in (None, args.task)
+    if args.split == "test" or is_same_set and args.split == args.eval_split:
+        runs.fail(f"--split {args.split}: it is to be evaluated on (--eval-split), not trained on")
     if args.method == "grpo" and args.seed_fraction:
         runs.fail(f"--seed-fraction {args.seed_fraction}: grpo has no seeds; thinking_seeds has")
     args.seeded_rows = runs.or_fail(seeded_rows, args.seed_fraction, args.group_size)
@@ -221,9 +224,9 @@ def train(args, folder, ring, bounds, pool, held_out):
                 break
         policy.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
-        if not interrupted:
+        if not (stopped := bool(interrupted)):
             evaluate_now(args.steps)
-    return results, bool(interrupted)
+    return results, stopped
 
 
 def main(argv=None):

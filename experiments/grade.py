@@ -15,12 +15,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import runs  # noqa: E402
 from tasks.verify import is_correct, is_readable, verdict  # noqa: E402
 
 
 def read(path):
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    """The rows of a JSONL file. ValueError for what is none, or has not all that is needed."""
+    rows = [json.loads(line) for line in Path(path).read_text("utf-8-sig").splitlines()]
+    needed = {"answer"} if args.gold else {"gold", "response", "equal", "kind"}
+    if not rows or not all(needed <= row.keys() for row in rows):
+        raise ValueError(f"{path}: each row must have {', '.join(sorted(needed))}")
+    return rows
 
 
 def grade(pairs):
@@ -49,10 +54,10 @@ def grade(pairs):
 
 def compare_with_itself(path):
     """Prints which answers of a set are not equal to themselves, in a box."""
-    rows = read(path)
+    rows = runs.or_fail(read, path)
     odd = [f"{number}{'' if is_readable(row['answer']) else ' (reported as broken)'}"
            for number, row in enumerate(rows, 1)
-           if not is_correct(rf"So the answer is \boxed{{{row['answer']}}}.", row["answer"])]
+           if not is_correct(rf"So the answer is \boxed{{{row['answer']}}}.", f"{row['answer']}")]
     print(f"{Path(path).name:24} {len(rows) - len(odd):5} of {len(rows):5} equal to themselves"
           + (f"; not row {', '.join(odd)}" if odd else ""))
 
@@ -66,4 +71,4 @@ if __name__ == "__main__":
         for each in args.files:
             compare_with_itself(each)
     else:
-        grade([pair for each in args.files for pair in read(each)])
+        grade([pair for each in args.files for pair in runs.or_fail(read, each)])

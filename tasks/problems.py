@@ -177,8 +177,8 @@ def merged(keys, right, row):
         return keys
     first = {(None, False): None}
     for key, is_right in dict.fromkeys(zip(keys, right)):
-        known = {first[k] for k in first if k[1] == is_right} - {None}
-        equal = (k for k in known if verify.is_correct(rf"\boxed{{{k}}}", key))
+        known = dict.fromkeys(first[k] for k in first if k[1] == is_right)
+        equal = (k for k in known if k and verify.is_correct(rf"\boxed{{{k}}}", key))
         first.setdefault((key, is_right), key and next(equal, key))
     return [first[pair] for pair in zip(keys, right)]
 

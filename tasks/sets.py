@@ -55,8 +55,9 @@ def read(task, split, args, tasks=()):
     except Exception as error:  # `datasets` has a dozen kinds, and the reason is in the cause
         cause = error.__cause__ or error
         kind = "" if isinstance(cause, ValueError) else f"{type(cause).__name__}: "
-        hint = "; without a network, give a file or --data-dir" if "Hub" in f"{error}" else ""
-        raise ValueError(f"--task {task}: {kind}{cause}{hint}") from error
+        hint = "; without a network, give a file or --data-dir" if "reach" in f"{error}" else ""
+        flag = "--task" if _is_own(task, args) else "--eval-task"
+        raise ValueError(f"{flag} {task}: {kind}{cause}{hint}") from error
 
 
 def _read(task, split, args, tasks):
@@ -68,7 +69,8 @@ def _read(task, split, args, tasks):
         files = _files(task, split, Path(args.data_dir))
         return [row for file in files for row in _read_file(file)]
     is_folder = task not in HUB and task != "" and path.is_dir()
-    if task not in HUB and not is_folder and not re.fullmatch(r"[\w-]+/[\w.-]+", task):
+    is_id = re.fullmatch(r"[\w-]+/[\w.-]+", task) and path.suffix not in FORMATS
+    if not (task in HUB or is_folder or is_id):
         raise ValueError("no file, no folder, no Hub id (owner/name), and none of "
                          f"{', '.join([*tasks, *HUB])}")
     import datasets  # takes two seconds, which the embedded task need not wait for
@@ -79,10 +81,16 @@ def _read(task, split, args, tasks):
         if isinstance(saved, dict) and split not in saved:
             raise ValueError(f"it has no split {split}, but {', '.join(saved)}")
         return _plain(saved[split] if isinstance(saved, dict) else saved)
-    if split == benchmark == "train":
+    if benchmark == "train" and split != "test":
         raise ValueError("it is a benchmark, to be evaluated on and not trained on")
     split = benchmark if split == "test" else split
-    return _plain(datasets.load_dataset(hub_id, config or args.dataset_config, split=split))
+    config = config if task in HUB or not _is_own(task, args) else args.dataset_config
+    return _plain(datasets.load_dataset(hub_id, config, split=split))
+
+
+def _is_own(task, args):
+    """Whether the flags on columns are meant for this set: for --task, and not for --eval-task."""
+    return task == args.task or vars(args).get("eval_task") != task
 
 
 def _plain(dataset):
@@ -114,8 +122,9 @@ def _read_file(path):
         datasets.disable_progress_bars()
         return _plain(datasets.Dataset.from_parquet(str(path)))
     if path.suffix == ".csv":
+        csv.field_size_limit(2**31 - 1)
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return list(csv.DictReader(file))
+            return list(csv.DictReader(file, skipinitialspace=True, strict=True))
     if path.suffix == ".json":
         return json.loads(path.read_bytes())
     if path.suffix != ".jsonl":
@@ -160,7 +169,7 @@ def _rows(table, task, args):
     if not (isinstance(table, list) and table and all(isinstance(row, dict) for row in table)):
         raise ValueError("it must be a list of objects, with at least one of them")
     names = list(dict.fromkeys(str(name) for row in table for name in row))
-    is_own = vars(args).get("eval_task") != task  # whose columns have the usual names
+    is_own = _is_own(task, args)
     asked = _columns("--problem-column", is_own and args.problem_column, PROBLEM, names, task)
     answered = _columns("--answer-column", is_own and args.answer_column, ANSWER, names, task)
     system, chat = args.system_prompt.strip(), not args.no_chat_template

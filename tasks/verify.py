@@ -116,7 +116,8 @@ _SYNONYMS = dict(pair.split(" ") for pair in r"""
 \geqslant ≥;!= ≠;\ne ≠;\neq ≠;\lbrace \{;\rbrace \};\langle (;\rangle );\ln \log;− -;– -;× *;· *;⋅ *
 ÷ /;√ \sqrt;∛ \root{3};π \pi;\infty ∞;\cup ∪;\in ∈;± \pm;≈ \approx;and ,;or ,;& ,;percent %;\% %
 degrees °;degree °;infinity ∞;pi \pi;sqrt \root{2};\emptyset “∅”;\varnothing “∅”;∅ “∅”;\cdots \ldots
-zero 0;one 1;two 2;three 3;four 4;five 5;six 6;seven 7;eight 8;nine 9;ten 10;twelve 12;to :;if ,
+hundred *100;thousand *1000;million *10^6;billion *10^9;half *(1/2);zero 0;one 1
+two 2;three 3;four 4;five 5;six 6;seven 7;eight 8;nine 9;ten 10;twelve 12;to :;if ,
 """.strip().replace("\n", ";").split(";"))
 _FUNCTIONS = {"\\" + name.partition("=")[0]: Function(name.rpartition("=")[2]) for name in (
     "frac root sin cos tan cot sec csc sinh cosh tanh exp floor ceil gcd lcm max min log ln=log "
@@ -137,9 +138,10 @@ def _words(match):
 
 _REWRITES = [(re.compile(pattern, re.DOTALL), new) for pattern, new in (
     # a matrix becomes a tuple of rows in brackets of their own
-    (r"\\begin *\{(?:[a-z]*matrix\}|cases\}|aligned\}|array\} *\{[^{}]*\})", "⟦⟦"),
+    (r"\\begin *\{(?:(?:[pbB]|small)?matrix\}|cases\}|aligned\}|array\} *\{[^{}]*\})", "⟦⟦"),
     (r"(?:\\\\\s*)?(\\end *\{[a-z]*\})|\\\\(\[[\d.]+\w+])?", lambda m: "⟧⟧" if m[1] else "⟧,⟦"),
     (r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:!]|~)\s*(?=\d{3}(?!\d))", ""),  # thousands
+    (r"\\not\s*=", "≠"),
     # what is only looks
     (r"\\(?:left|right)(?![a-z])\.?|\\pmod *(?:\{[^{}]*\}|\d)|\( *mod[^()]*\)|[$~€£\"`]", " "),
     (r"\\[,;:!>\s()\[\]$]|\\(?:q?quad|[bB]igg?[lrm]?|(?:math)?bf|bm|[a-z]+style|boxed)\b", " "),
@@ -210,6 +212,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", "⟦": "⟧"}
 _BRACKETS = {"()", "(]", "[)", "[]", "⟦⟧", ":"}
 _UNITS = Function("percent")(), Function("degree")()  # functions of nothing: constants
 _ATOMS = {r"\pi": pi, "e": E, "i": I, "∞": oo, "%": _UNITS[0], "°": _UNITS[1]}
+_UNKNOWN = {"\\" + name for name in "setminus subset to mid circ otimes partial begin".split()}
 _ROUNDED = Function("rounded")  # a decimal of nine digits or more, and its digits as an integer
 
 
@@ -255,7 +258,7 @@ def _relation(signs, parts):
         return _several(signs, parts)
     at, ends = at[0], [_apply(Mul, oo, -S.One), *parts, oo]
     brackets = ("[" if "≤" in signs[:at] else "(") + ("]" if "≤" in signs[at:] else ")")
-    return _several(brackets, (ends[at], ends[at + 2]))
+    return _several("∈", (parts[at], _several(brackets, (ends[at], ends[at + 2]))))
 
 
 class _Parser:
@@ -303,7 +306,7 @@ class _Parser:
             return _apply(_FUNCTIONS[name], self.primary(), self.primary())
         if name in _FUNCTIONS:
             return self.function(name, index)
-        _require(token in _ATOMS or re.match(r"\\?[A-Za-z]|“", token))
+        _require(token in _ATOMS or name not in _UNKNOWN and re.match(r"\\?[A-Za-z]|“", token))
         atom = Str if token[0] == "“" else Symbol
         return _ATOMS.get(token) or atom(re.sub("[{}“”]", "", token))
 
@@ -450,6 +453,9 @@ def verdict(response, answer):
     """Whether the response's final answer equals the answer; None if that is not decided."""
     found = extract_answer(response) or ""
     spelled = [_spelling(found), _spelling(answer)]
+    letters = [re.match(r"\(?([A-H])(?:[).:](?!\d)|\)|$)", x) for x in spelled]
+    if all(letters) and min(len(x.strip("().:")) for x in spelled) == 1:  # (B) 12 is B
+        return letters[0][1] == letters[1][1]
     if spelled[0] == spelled[1] != "" or all(re.fullmatch(r"-?[1-9]\d*", x) for x in spelled):
         return spelled[0] == spelled[1]  # integers of any size
     _work.left, _work.undecided = STEPS, False
@@ -474,8 +480,7 @@ def is_readable(answer):
 def _spelling(text):
     text = re.sub(r"^[\s$]*0+(?=\d)|\$|\s(?!\d)|(?<!\d)\s", "", text).strip(".,")
     spelled = re.sub(r"\\(?:text|math)[a-z]*\{([^{}]*)\}", r"\1", text)
-    choice = re.match(r"\(?([A-Z])(?:\)|[.:](?!\d))", spelled)  # (B) 12 is B
-    return choice[1] if choice else spelled.lower() if spelled[2:] or spelled == "No" else spelled
+    return spelled.lower() if re.fullmatch(r"[^\W\d_]{2,}", spelled) else spelled
 
 
 def _stated(found, gold):

@@ -312,7 +312,8 @@ def test_main_leaves_config_metrics_and_samples(flags, lenient, tmp_path, capsys
     assert set(contents(folder)) == {"config.json", "metrics.jsonl", "samples.jsonl"}
     config = json.loads((folder / "config.json").read_text())
     expected = {"task": ["countdown"], "split": "test", "problems": 4, "samples": 3, "k": [1, 3],
-                "max_new_tokens": 6, "rng_seed": 5, "batch_size": 7, "temperature": 1.0}
+                "max_new_tokens": {"countdown": 6}, "rng_seed": 5, "batch_size": 7,
+                "temperature": 1.0}
     assert {key: config[key] for key in expected} == expected
     assert config["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     samples, rows = jsonl(folder / "samples.jsonl"), load_problems("countdown", "test", 4, seed=0)

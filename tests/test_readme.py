@@ -57,7 +57,7 @@ def test_the_other_commands_and_flags_exist(tmp_path):
         for flag in re.findall(r'"(--[a-z0-9-]+)"', Path(module.__file__).read_text())
     } | {
         flag
-        for name in ("runs.py", "tasks/sets.py")
+        for name in ("runs.py", "tasks/sets.py", "experiments/grade.py")
         for flag in re.findall(r'"(--[a-z-]+)"', (ROOT / name).read_text())
     }
     named = set(re.findall(r"(?<![\w-])(--[a-z]+(?:-[a-z]+)*)", README))

@@ -396,6 +396,8 @@ def no_model(monkeypatch):
     "--learning-rate inf",
     "--ring-size 2 --snapshot-every 5 --min-lag 6",  # the oldest is 5 steps old at times
     "--method grpo --seed-fraction 0.5",
+    "--eval-split validation --split test",
+    "--eval-split tune --split tune",
     "--group-size 4 --seed-fraction 0.01",  # rounds to no row
     "--seed-fraction 1.2",
     "--prompts-per-step 2 --minibatches 3",

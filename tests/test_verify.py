@@ -38,6 +38,20 @@ T integer ¦ -7 ¦ -\lceil 6.5 \rceil
 T integer ¦ 101_2 ¦ 5
 T integer ¦ 1A_{16} ¦ 26
 F integer ¦ 101_2 ¦ 101_3
+F polynomial ¦ \pi(R^2-r^2) ¦ \pi(r^2-R^2)
+F polynomial ¦ 2x+Y ¦ 2X+y
+F polynomial ¦ n(n-1) ¦ (N)(N-1)
+F polynomial ¦ (N)(N-1) ¦ (N)(N-2)
+T text/choice ¦ (B) ¦ B) 12
+F interval ¦ x>0,y<0 ¦ x<0,y>0
+F interval ¦ 1<x<2 ¦ 1<y<2
+T interval ¦ (1,2) ¦ 1<x<2
+T integer ¦ 3000000 ¦ 3 million
+F integer ¦ 5 million ¦ 5 billion
+F integer ¦ 3 ¦ 3 million
+F fraction ¦ 1 ¦ one half
+F equation ¦ x=3 ¦ x\not=3
+F matrix ¦ \begin{pmatrix}1&2\\3&4\end{pmatrix} ¦ \begin{vmatrix}1&2\\3&4\end{vmatrix}
 T integer ¦ 4343_6 ¦ (4343)_6
 F integer ¦ 4343_6 ¦ (4343)_7
 T tuple ¦ (5,3) ¦ (101_2, 3)
@@ -472,6 +486,13 @@ def rows_of(path):
 def test_pair(line):
     equal, gold, response = parsed(line)
     assert is_correct(response, gold) is equal, extract_answer(response)
+
+
+@pytest.mark.parametrize("answer, other", [
+    (r"A\setminus B", r"B\setminus A"), (r"A\subset B", r"B\subset A"), (r"p\to q", r"q\to p"),
+    (r"f\circ g", r"g\circ f"), (r"P(A\mid B)", r"P(B\mid A)")])
+def test_what_is_not_known_is_not_a_product(answer, other):
+    assert is_correct(boxed(answer), answer) and not is_correct(boxed(other), answer)
 
 
 def test_own_pairs():
