@@ -23,8 +23,8 @@ from tasks.sets import short_name  # noqa: E402
 def read(path):
     """{(task, prompt, which of the problems of this prompt): whether right, of each sample}.
 
-    From a samples.jsonl of eval.py. ValueError for what is no such file, with its line; a last
-    line that was cut off by the end of its evaluation is left out.
+    From a samples.jsonl of eval.py. ValueError for what is no such file, with its line. Where an
+    evaluation was stopped, its last line and the problem without all its samples are left out.
     """
     path = Path(path) / "samples.jsonl" if Path(path).is_dir() else Path(path)
     right, problems, lines = {}, {}, path.read_bytes().splitlines()
@@ -41,6 +41,10 @@ def read(path):
                 runs.note(f"{path}: its last line is cut off")
                 continue
             raise ValueError(f"{path}, line {number}: no sample of eval.py ({error!r})") from error
+    sizes = [len(each) for each in right.values()]
+    if len(sizes) > 1 and sizes[-1] < sizes[-2]:
+        runs.note(f"{path}: its last problem has {sizes[-1]} samples only, and is left out")
+        del right[key]
     return right
 
 

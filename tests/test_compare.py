@@ -73,8 +73,11 @@ def test_an_evaluation_that_was_stopped(tmp_path, capsys):
     """kill -9 in the middle of a line: what is whole can be compared."""
     path = Path(write(tmp_path / "a", A))
     whole = compare.read(path)
-    path.write_bytes(path.read_bytes() + b'{"task": "t", "prob')
-    assert compare.read(path) == whole and "cut off" in capsys.readouterr().err
+    more = json.dumps({"task": "u", "problem": "last", "prompt": "last", "reward": 1})
+    path.write_bytes(path.read_bytes() + more.encode() + b'\n{"task": "t", "prob')
+    assert compare.read(path) == whole
+    err = capsys.readouterr().err
+    assert "cut off" in err and "1 samples only" in err
 
 
 def test_two_problems_may_ask_the_same(tmp_path):
