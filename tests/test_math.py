@@ -242,3 +242,4 @@ def test_what_a_response_may_be_long_depends_on_the_task():
     caps = [parse_args(["--task", task]).max_new_tokens for task in tasks]
     assert caps == [20, 28, 1024]
     assert parse_args(["--max-new-tokens", "7"]).max_new_tokens == 7
+    assert parse_args(["--eval-task", "gsm8k"]).max_new_tokens == 1024  # what either needs

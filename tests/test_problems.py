@@ -8,7 +8,7 @@ import math
 import datasets
 import pytest
 from conftest import random_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from tasks import problems
@@ -348,6 +348,9 @@ def test_a_template_that_fails_is_a_line(template):
 def test_special_tokens_are_written_once():
     """The template writes its own BOS; a tokenizer that adds another would shift everything."""
     tokenizer = byte_tokenizer(bos_token="<s>", chat_template="{{ bos_token }}" + CHAT)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)])
+    assert prompt_ids(tokenizer, row("1?", chat=False)).count(tokenizer.bos_token_id) == 1
     ids = prompt_ids(tokenizer, row("1?"))
     assert ids.count(tokenizer.bos_token_id) == 1 and ids[0] == tokenizer.bos_token_id
 
