@@ -189,7 +189,8 @@ def main(argv=None):
         finally:  # Ctrl-C included
             if results:
                 print(table(results))
-            print(f"every sample: {folder / 'samples.jsonl'}")
+            if (folder / "samples.jsonl").exists():
+                print(f"every sample: {folder / 'samples.jsonl'}")
 
 
 if __name__ == "__main__":

@@ -161,7 +161,8 @@ def final_answer(cell, is_solution):
         return text.rpartition("####")[2].strip()
     if r"\boxed" in text or "answer is" in text:
         return verify.extract_answer(text) or ""
-    return "" if is_solution else text.strip()
+    is_prose = re.search(r"(?:[A-Za-z]{2,}[,.:]? ){3}", text)
+    return "" if is_solution and is_prose else text.strip()
 
 
 def _rows(table, task, args):

@@ -145,6 +145,9 @@ def test_the_final_answer_of_a_cell(cell, answer):
 def test_a_whole_solution_is_no_answer():
     assert final_answer("First we add, then we are done.", is_solution=True) == ""
     assert final_answer("We add: \\boxed{3}", is_solution=True) == "3"
+    # some benchmarks call the bare answer so
+    for cell, answer in ((27.0, "27.0"), ("3\\sqrt{2}", "3\\sqrt{2}"), ("x = 5", "x = 5")):
+        assert final_answer(cell, is_solution=True) == answer
 
 
 def test_numbers_keep_their_digits(tmp_path):
