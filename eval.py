@@ -62,34 +62,39 @@ def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_
     rows: N problems; cap: response tokens; batch_size: responses per `generate` call (a forward to
     score them takes an eighth); rng_key: see rollout.stream; ks: the k of pass@k, each at most
     `samples`; write: called with a dict a sample. Temperature 0 is greedy, and its entropy None.
+    Ranks take the calls in turn, and each returns the metrics of all.
     """
     stop, started = stop_ids(model, tokenizer), time.perf_counter()
-    jobs = [i for i in range(len(rows)) for _ in range(samples)]  # the problem of every sample
+    jobs = range(len(rows) * samples)  # job // samples is its problem
     prompts = [prompt_ids(tokenizer, row) for row in rows]
-    groups, right = [[] for _ in rows], 0  # groups: the samples of each problem
-    torch.manual_seed(stream(*rng_key))
-    with tqdm(total=len(jobs), desc="evaluating", unit="sample", leave=False) as bar:
-        for start in range(0, len(jobs), batch_size):
+    sampled, right, rank, ranks = {}, 0, runs.rank(), runs.ranks()  # sampled: {job: a dict}
+    with tqdm(total=len(jobs), desc="evaluating", unit="sample", leave=False,
+              disable=rank > 0) as bar:
+        for start in jobs[rank * batch_size :: ranks * batch_size]:
+            torch.manual_seed(stream(*rng_key, start))  # the same draws whichever rank it is
             chunk = jobs[start : start + batch_size]
-            asked = [prompts[i] for i in chunk]
+            asked = [prompts[job // samples] for job in chunk]
             responses, entropies = sample(model, asked, [cap] * len(chunk), temperature, stop), []
             if temperature > 0:
                 batch = make_batch(asked, responses, [0] * len(chunk), stop, model.device)
                 _logp, entropy = score(model, batch, temperature, -(-batch_size // 8))
                 entropies = entropy.double().sum(1).tolist()
-            for i, ids, entropy in zip_longest(chunk, responses, entropies):
+            for job, ids, entropy in zip_longest(chunk, responses, entropies):
+                i = job // samples
                 text = response_text(tokenizer, ids, stop)
                 value = reward(text, rows[i])
-                groups[i].append({
+                sampled[job] = {
                     "problem": i, "prompt": rows[i]["prompt"], "response": text,
                     "gold": rows[i].get("answer"), "answer": solution_key(text, rows[i]),
                     "undecided": math.isnan(value),
                     "reward": 0.0 if math.isnan(value) else value, "tokens": len(ids),
-                    "entropy": entropy and entropy / len(ids), "cut_off": ids[-1] not in stop})
-                write(groups[i][-1])
+                    "entropy": entropy and entropy / len(ids), "cut_off": ids[-1] not in stop}
+                write(sampled[job])
                 right += value >= 1
-            bar.set_postfix_str(f"right {right / (start + len(chunk)):.3f}", refresh=False)
+            bar.set_postfix_str(f"right {right / len(sampled):.3f}", refresh=False)
             bar.update(len(chunk))
+    every = {job: row for part in runs.gather(sampled) for job, row in part.items()}
+    groups = [[every[job] for job in jobs[i : i + samples]] for i in jobs[::samples]]
     return metrics_of(groups, rows, ks) | {"seconds": time.perf_counter() - started}
 
 
@@ -178,7 +183,7 @@ def main(argv=None):
         for task in sets:  # what does not fit is told before hours of sampling
             sets[task] = runs.or_fail(askable, model, tokenizer, caps[task], sets[task])
         try:
-            with runs.precision(args):
+            with runs.precision(args), runs.enough_memory("lower --batch-size"):
                 for task, rows in sets.items():
                     results[task] = evaluate(
                         model, tokenizer, rows, args.samples, caps[task], args.temperature,

@@ -203,11 +203,13 @@ def add_sums(total, sums):
 
 
 def summarize(total):
-    """Sums -> {metric: float, or None where there was nothing to average}."""
+    """Sums -> {metric: float, or None where there was nothing to average or it is not finite}."""
     metrics = {}
     for name, value in total.items():
-        if name.startswith("ratio_max"):
-            metrics[name] = value.item() if value > -torch.inf else None
+        if not value.isfinite().all():  # ratio_max of no token is -inf
+            metrics[name] = None
+        elif name.startswith("ratio_max"):
+            metrics[name] = value.item()
         elif name == "ess":  # Kish's effective share of the prefix tokens: (sum w)^2 / (N sum w^2)
             s, s2, n = value.tolist()
             metrics[name] = s * s / (n * s2) if n else None

@@ -162,9 +162,10 @@ class Batch:
     prefix_lengths: torch.Tensor  # [B] k: the snapshot wrote tokens t < k; 0 in an unseeded row
     ended: torch.Tensor  # [B] bool: by a stop id, not by the cap
     old_logp: torch.Tensor | None = None  # [B, T] of the policy as it sampled, on the prefix too
-    behaviour_logp: torch.Tensor | None = None  # [B, T] of whoever wrote the token
+    snapshot_logp: torch.Tensor | None = None  # [B, T] of the snapshot, 0 where it did not write
     ref_logp: torch.Tensor | None = None  # [B, T] of the reference, with a KL term
     advantages: torch.Tensor | None = None  # [B]
+    weights: torch.Tensor | None = None  # [B] of a row's tokens in the loss of its minibatch
 
     @property
     def mask(self):  # [B, T] bool
@@ -187,6 +188,12 @@ class Batch:
                 part[name] = x[:, -P:] if name == "prompt_ids" else x[:, :T]
         return Batch(**part)
 
+    def micro_batches(self, rows, size):
+        """Some rows (an index tensor) as index tensors of `size`: rows of like length together, so
+        that little of what is computed is padding."""
+        lengths = self.prompt_lengths[rows] + self.lengths[rows]
+        return rows[lengths.argsort(stable=True)].split(size) if len(rows) else ()
+
 
 def make_batch(prompts, responses, prefix_lengths, stop, device):
     """A Batch from id lists; the log-probs are still missing."""
@@ -204,32 +211,35 @@ def token_logps(model, batch, temperature):
     a ratio of policies only if both are computed alike. The entropy is detached. Entries past a
     row's length mean nothing.
     """
-    T = batch.response_ids.shape[1]
     prompt_mask = _below(batch.prompt_lengths, batch.prompt_ids.shape[1]).flip(1)
-    attention = torch.cat([prompt_mask, batch.mask], dim=1).long()  # [B, P + T]
-    out = model(
-        input_ids=torch.cat([batch.prompt_ids, batch.response_ids], dim=1),
+    # Position t predicts token t + 1: nothing is asked of the last one.
+    ids = torch.cat([batch.prompt_ids, batch.response_ids], dim=1)[:, :-1]
+    attention = torch.cat([prompt_mask, batch.mask], dim=1)[:, :-1].long()  # [B, P + T - 1]
+    logits = model(
+        input_ids=ids,
         attention_mask=attention,
         # from the mask, or a left-padded row would be scored as if it began later in the text
         position_ids=(attention.cumsum(1) - 1).clamp(min=0),
         use_cache=False,
-        logits_to_keep=T + 1,  # the prompt's logits would be large, and for nothing
-    )
-    # Position t predicts token t + 1, so the last one is dropped. float32 before anything else.
-    logps = (out.logits[:, :-1].float() / temperature).log_softmax(-1)  # [B, T, V]
+        logits_to_keep=batch.response_ids.shape[1],  # the prompt's are large, and for nothing
+    ).logits.float()  # [B, T, V], and float32 before anything else
+    logps = (logits / temperature).log_softmax(-1)
+    del logits  # with a large vocabulary, copies of it are what fills the memory
     logp = logps.gather(-1, batch.response_ids.unsqueeze(-1)).squeeze(-1)
-    with torch.no_grad():
-        entropy = torch.special.entr(logps.exp()).sum(-1)  # entr(0) = 0; p log p would be nan
+    with torch.no_grad():  # a row at a time, for the same reason; entr(0) = 0, p log p would be nan
+        entropy = torch.stack([torch.special.entr(row.exp()).sum(-1) for row in logps])
     return logp, entropy
 
 
 @torch.no_grad()
-def score(model, batch, temperature, micro_batch):
-    """token_logps of the whole batch, `micro_batch` rows at a time; 0 past a row's length."""
+def score(model, batch, temperature, micro_batch, rows=None):
+    """token_logps of some rows (an index tensor; None: all), `micro_batch` at a time: [B, T] each,
+    0 past a row's length and in the rows that were not asked for."""
     model.eval()
     logp = torch.zeros(batch.response_ids.shape, device=model.device)
     entropy = torch.zeros_like(logp)
-    for rows in torch.arange(len(logp), device=model.device).split(micro_batch):
+    rows = torch.arange(len(logp), device=model.device) if rows is None else rows
+    for rows in batch.micro_batches(rows, micro_batch):
         part = batch[rows]
         T = part.response_ids.shape[1]
         for whole, values in zip((logp, entropy), token_logps(model, part, temperature)):

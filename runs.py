@@ -3,6 +3,7 @@
     config.json     every resolved flag, the versions, the git commit
     metrics.jsonl   a line per training step and per evaluation, on disk as soon as it is known
     samples.jsonl   what was sampled
+    checkpoint-N/   what a training needs to go on after N steps, see checkpoint.py
     model/          the trained policy and its tokenizer, for AutoModelForCausalLM.from_pretrained
     curves.png      drawn from metrics.jsonl
 """
@@ -10,6 +11,8 @@
 import argparse
 import contextlib
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,20 +21,32 @@ from pathlib import Path
 
 import huggingface_hub
 import torch
+import torch.distributed as dist
 import transformers
+from safetensors import SafetensorError
+from tqdm import tqdm
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 # ---------------------------------------------------------------------- what the user gets to see
 
 
 def fail(message):
     """Ends the program with one line: what was wrong, the value seen, what to do."""
-    print(f"error: {' '.join(str(message).split())}", file=sys.stderr)
+    _say(f"error: {' '.join(str(message).split())}")
     raise SystemExit(2)
 
 
 def note(text):
     """Tells the user of what is amiss, but no reason to stop."""
-    print(f"note: {text}", file=sys.stderr)
+    _say(f"note: {text}")
+
+
+def _say(line):
+    tqdm.write(line, file=sys.stderr)  # not into the line of a progress bar
 
 
 def or_fail(function, *args, **kwargs):
@@ -103,32 +118,81 @@ def precision(args):
 
 @contextlib.contextmanager
 def finish_step_on_interrupt():
-    """Yields a list that is empty until Ctrl-C is pressed; the loop then ends after its step.
-    A second Ctrl-C ends it at once."""
+    """Yields a list that gets the signal's number on Ctrl-C or SIGTERM; the loop then ends after
+    its step. A second signal ends it at once."""
     asked = []
 
     def handle(signum, frame):
+        if asked:
+            _stop(signum, frame)
         asked.append(signum)
-        signal.signal(signum, signal.default_int_handler)
-        print("\nCtrl-C: finishing this step; once more stops at once", file=sys.stderr)
+        _say(f"{signal.Signals(signum).name}: finishing this step; once more stops at once")
 
-    previous = signal.signal(signal.SIGINT, handle)
+    previous = {signum: signal.signal(signum, handle) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+def _stop(signum, frame):
+    _say(f"stopped by {signal.Signals(signum).name}")
+    raise SystemExit(128 + signum)
+
+
+@contextlib.contextmanager
+def enough_memory(advice):
+    """Running out of memory in it is told in one line, with what to do about it."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fail(f"out of memory: {advice}")
+
+
+def is_out_of_memory(error):
+    # On a CPU torch has no type of its own for it.
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "can't allocate memory" in str(error)
 
 
 def main(function):
-    """Runs a script's main function; Ctrl-C where nothing else expects it is a line as well."""
+    """Runs a script's main function; a signal where nothing else expects it is a line as well."""
     for library in (transformers, huggingface_hub):  # what matters is told by us
         library.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    try:
-        sys.exit(function())
-    except KeyboardInterrupt:
-        print("\nstopped by Ctrl-C", file=sys.stderr)
-        sys.exit(130)
+    signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGTERM, _stop)
+    sys.exit(function())
+
+
+# ------------------------------------------------------------------------- several processes
+
+
+def rank():
+    """Which process of torchrun's this is; 0, which alone writes, without torchrun."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def ranks():
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def gather(value):
+    """[the value of rank 0, of rank 1, ...] on every rank; anything that pickles, on the CPU."""
+    values = [value] * ranks()
+    if dist.is_initialized():
+        dist.all_gather_object(values, value)
+    return values
+
+
+def add_up(tensors):
+    """Replaces each tensor by its sum over all ranks, the same to the last bit on each."""
+    if dist.is_initialized():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
 
 
 # --------------------------------------------------------------------------------- the folder
@@ -142,31 +206,134 @@ def new_folder(folder, config):
     folder away again, so that the same command can be repeated.
     """
     folder = Path(folder)
-    packages = ("torch", "transformers", "datasets", "sympy", "tqdm")
-    versions = {"python": sys.version.split()[0], **{p: version(p) for p in packages}}
-    config = {**config, "versions": versions, "git_commit": _git_commit()}
+    if rank():
+        yield folder
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)  # an empty folder is as good as none
         if any(path.name != "config.json" for path in folder.iterdir()):
             raise FileExistsError(0, "there is something in it")
         with open(folder / "config.json", "x", encoding="utf-8") as file:
-            file.write(json.dumps(config, indent=2) + "\n")  # of two runs at once, one fails here
+            file.write(_config_text(config))  # of two runs at once, one fails here
     except OSError as error:
-        fail(f"--out {folder} cannot be used ({error.strerror}); no run is overwritten: name "
-             "another folder, or remove what is there")
+        fail(f"--out {folder} cannot be used ({error.strerror}); no run is overwritten: go on with "
+             "a training by --resume, name another folder, or remove what is there")
     try:
-        yield folder
+        with _alone_in(folder):
+            yield folder
     finally:
-        if [path.name for path in folder.iterdir()] == ["config.json"]:
-            (folder / "config.json").unlink()
-            with contextlib.suppress(OSError):  # not a mounted volume, say
+        with contextlib.suppress(OSError):  # not a mounted volume, say
+            if [path.name for path in folder.iterdir()] == ["config.json"]:
+                (folder / "config.json").unlink()
                 folder.rmdir()
+
+
+@contextlib.contextmanager
+def old_folder(folder, config):
+    """The folder of a run (a Path) that is to go on, in place of new_folder. Its config.json tells
+    of both, if steps, versions or the commit are others now."""
+    folder = Path(folder)
+    if rank():
+        yield folder
+        return
+    with _alone_in(folder):
+        before = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = {**json.loads(_config_text(config)), "before": before}
+        if any(config[name] != before[name] for name in ("steps", "versions", "git_commit")):
+            with writing(folder), whole_file(folder / "config.json") as file:
+                file.write(json.dumps(config, indent=2) + "\n")
+        if config["versions"] != before["versions"]:
+            note(f"{folder} was begun with other versions, {before['versions']}: what follows is "
+                 "not bit for bit what it would have been")
+        yield folder
+
+
+def _config_text(config):
+    packages = ("torch", "transformers", "datasets", "sympy", "tqdm")
+    versions = {"python": sys.version.split()[0], **{p: version(p) for p in packages}}
+    config = {**config, "versions": versions, "git_commit": _git_commit()}
+    return json.dumps(config, indent=2) + "\n"
+
+
+@contextlib.contextmanager
+def _alone_in(folder):
+    """Fails if another process is at work in the folder. The lock ends with the process."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        fail(f"{folder} is in use by another process: wait for its end, or stop it")
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def writing(path):
+    """A disk that is full or read-only is told in one line. (safetensors has its own error.)"""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        fail(f"{path} cannot be written: {error}; make room for it, and go on by --resume (the "
+             "last checkpoint is as it was)")
 
 
 def append(path, row):
     """Adds a row to a JSONL file. ValueError for nan and infinity, which JSON does not have."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(row, allow_nan=False) + "\n")
+    if rank() == 0:
+        with writing(path), open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+
+
+def rows_of(path):
+    """The rows of a JSONL file, without a last one that was cut off; [] if there is no file."""
+    rows = []
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            rows.append(json.loads(line))
+    return rows
+
+
+@contextlib.contextmanager
+def whole_folder(path):
+    """A folder to write to. What is at `path` stays until the new one is whole, and on the disk."""
+    new = path.with_name(f"{path.name}.unfinished")
+    with writing(path):
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        try:
+            yield new
+            for file in [*new.rglob("*"), new]:
+                sync(file)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)  # the disk may be full of it
+            raise
+        if path.exists():
+            shutil.rmtree(path)
+        new.rename(path)
+        sync(path.parent)
+
+
+@contextlib.contextmanager
+def whole_file(path):
+    """The same for one file: a text file to write to."""
+    new = path.with_name(f"{path.name}.unfinished")
+    with open(new, "w", encoding="utf-8") as file:
+        yield file
+    sync(new)
+    new.rename(path)
+
+
+def sync(path):
+    """Waits until a file or folder is on the disk."""
+    with contextlib.suppress(FileNotFoundError):
+        handle = os.open(path, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
 
 
 def draw_curves(folder):
@@ -175,7 +342,7 @@ def draw_curves(folder):
         from matplotlib.figure import Figure
     except ImportError:
         return "none, since matplotlib is not installed (pip install matplotlib)"
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(folder / "metrics.jsonl")
     passes = [key for key in rows[0] if key.startswith("pass@") and "_" not in key]
     clip = ["clip_frac_low", "clip_frac_high"]
     panels = {
@@ -192,7 +359,8 @@ def draw_curves(folder):
             axis.plot(*zip(*points), label=key)
         axis.set(title=title, xlabel="step")
         axis.legend(fontsize="small", framealpha=0.4)
-    figure.savefig(folder / "curves.png", dpi=110)
+    with writing(folder / "curves.png"):
+        figure.savefig(folder / "curves.png", dpi=110)
     return folder / "curves.png"
 
 

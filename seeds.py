@@ -60,12 +60,18 @@ class Ring:
             # copy=True: for a tensor that is on the CPU already, .cpu() hands back the live one,
             # and every snapshot would be the current policy. The dtype stays: rounded weights are
             # another policy than the one that is to be remembered.
-            weights = {n: w.to("cpu", copy=True) for n, w in _weights(policy).items()}
+            weights = {n: w.to("cpu", copy=True) for n, w in weights_of(policy).items()}
             self.snapshots.append((step, weights))
 
     def eligible(self, step):
         """The steps of the snapshots that are old enough at this step."""
         return [taken for taken, _ in self.snapshots if step - taken >= self.min_lag]
+
+    def choose(self, step):
+        """One of the eligible steps, each as likely, or None. Draws from torch's global generator:
+        reseed first."""
+        eligible = self.eligible(step)
+        return eligible[torch.randint(len(eligible), ()).item()] if eligible else None
 
     @torch.no_grad()
     def load(self, taken, policy):
@@ -76,12 +82,12 @@ class Ring:
         weights = dict(self.snapshots)[taken]
         if self._model is None:
             self._model = copy.deepcopy(policy).requires_grad_(False)
-        for name, tensor in _weights(self._model).items():
+        for name, tensor in weights_of(self._model).items():
             tensor.copy_(weights[name])
         return self._model.eval()
 
 
-def _weights(model):
+def weights_of(model):
     """A state_dict in which tied weights stand once: named_parameters gives each its first name."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach() for name, tensor in named}
@@ -126,22 +132,16 @@ def prefix_bounds(method, low, high, cap):
 
 
 def draw_prefixes(
-    ring, policy, step, prompts, group_size, seeded, bounds, temperature, stop, micro_batch
+    ring, policy, taken, prompts, group_size, seeded, bounds, temperature, stop, micro_batch
 ):
-    """Seeds for a step's rows. Before the first snapshot is old enough: no_seeds.
+    """Seeds for a step's rows, all from the snapshot of step `taken` (see Ring.choose).
 
-    One snapshot, drawn uniformly from those old enough, serves all rows. prompts: B id lists in
-    groups of `group_size`, of which the first `seeded` rows get a prefix (rows of a group are
-    exchangeable: which ones makes no difference). Each draws its own k uniformly from bounds =
-    (shortest, longest). Draws from torch's global generator: reseed first.
+    prompts: B id lists in groups of `group_size`, of which the first `seeded` rows get a prefix
+    (rows of a group are exchangeable: which ones makes no difference). Each draws its own k
+    uniformly from bounds = (shortest, longest). Draws from torch's global generator: reseed first.
     """
-    seeds = no_seeds(len(prompts))
-    eligible = ring.eligible(step)
-    if not eligible:
-        return seeds
-    seeds.step = eligible[torch.randint(len(eligible), ()).item()]
-    snapshot = ring.load(seeds.step, policy)
-
+    seeds, snapshot = no_seeds(len(prompts)), ring.load(taken, policy)
+    seeds.step = taken
     rows = [i for i in range(len(prompts)) if i % group_size < seeded]
     k = torch.randint(bounds[0], bounds[1] + 1, (len(rows),)).tolist()
     asked = [prompts[i] for i in rows]
@@ -153,10 +153,9 @@ def draw_prefixes(
     return seeds
 
 
-def behaviour_logp(seeds, old_logp):
-    """Log-probs [B, T] of whoever wrote each token: the snapshot on the prefix, else the policy as
-    it sampled (old_logp [B, T])."""
-    out = old_logp.clone()
+def snapshot_logp(seeds, batch):
+    """The snapshot's log-probs [B, T] of the tokens that it wrote, and 0 of all others."""
+    out = torch.zeros(batch.response_ids.shape)
     for row, values in zip(out, seeds.logp, strict=True):
-        row[: len(values)] = torch.tensor(values, dtype=out.dtype, device=out.device)
-    return out
+        row[: len(values)] = torch.tensor(values)
+    return out.to(batch.response_ids.device)

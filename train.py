@@ -3,6 +3,8 @@
     python train.py                       the embedded task, on a laptop's CPU, in minutes
     python train.py --method grpo         the same without seeds
     python train.py --task gsm8k --model Qwen/Qwen2.5-0.5B-Instruct        real math, on a GPU
+    python train.py --resume runs/thinking_seeds-countdown-0               go on where it stopped
+    torchrun --nproc_per_node 2 train.py                                   on two devices
 
 The method is `collect` and `update`: problems -> seeds (prefixes) -> rollout (continuations,
 log-probs) -> rewards -> loss -> optimizer. --method grpo and --method thinking_seeds differ by one
@@ -11,19 +13,22 @@ call, draw_prefixes below, and by one line of loss.py, the prefix term.
 
 import copy
 import math
-import sys
+import os
 import time
 from functools import partial
 
 import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
 from tqdm import tqdm
 
+import checkpoint
 import runs
 from eval import evaluate, table, usual_ks
 from loss import METHODS, REDUCTIONS, add_sums, group_advantages, policy_loss, row_weights
 from loss import rollout_metrics, summarize
 from rollout import response_text, rollout, score, stop_ids, stream, token_logps
-from seeds import Ring, behaviour_logp, draw_prefixes, no_seeds, prefix_bounds, seeded_rows
+from seeds import Ring, draw_prefixes, no_seeds, prefix_bounds, seeded_rows, snapshot_logp
 from tasks.problems import askable, load_problems, open_model, problems_of_step, prompt_ids
 from tasks.problems import reward, task_of, warn_of_overlap
 from tasks.sets import add_flags, short_name
@@ -71,8 +76,11 @@ def parse_args(argv=None):
     add("--eval-samples", type=count, default=16, help="per problem: pass@k up to this k")
     add("--eval-task", help="what to evaluate on, with columns of the usual names; None: --task")
     add("--eval-split", default="test", help="of --eval-task; countdown: tune, to choose flags by")
+    add("--save-every", type=natural, default=25, help="steps between checkpoints; 0: last only")
+    add("--resume", help="folder of a run to go on with; only --steps may differ from its flags")
     args = p.parse_args(argv)
-
+    if args.resume:
+        args = checkpoint.flags(p, argv, args)
     if args.seed_fraction is None:
         args.seed_fraction = 0.0 if args.method == "grpo" else 0.5
     args.dtype = args.dtype or runs.usual_dtype(args.device)
@@ -80,9 +88,10 @@ def parse_args(argv=None):
         task_of(name).max_new_tokens for name in (args.task, args.eval_task or args.task))
     args.out = args.out or f"runs/{args.method}-{short_name(args.task)}-{args.rng_seed}"
     # Flags that cannot work together fail here, before anything long starts.
-    if args.minibatches > args.prompts_per_step:
-        runs.fail(f"--minibatches {args.minibatches}: each needs a whole group, and a step has "
-                  f"--prompts-per-step {args.prompts_per_step} of them")
+    ranks = int(os.environ.get("WORLD_SIZE", 1))  # torchrun's
+    if args.prompts_per_step % ranks or args.minibatches > args.prompts_per_step // ranks:
+        runs.fail(f"--minibatches {args.minibatches}: each needs a whole group of every process, "
+                  f"{ranks}, which share --prompts-per-step {args.prompts_per_step} evenly")
     is_same_set = args.eval_task in (None, args.task)
     if args.split == "test" or is_same_set and args.split == args.eval_split:
         runs.fail(f"--split {args.split}: it is to be evaluated on (--eval-split), not trained on")
@@ -95,6 +104,12 @@ def parse_args(argv=None):
 # ------------------------------------------------------------------------------------ the method
 
 
+def minibatches(args, batch):
+    """Index tensors of whole groups, one for each optimizer step."""
+    groups = torch.arange(len(batch.lengths), device=batch.lengths.device)
+    return [*map(torch.flatten, groups.view(-1, args.group_size).tensor_split(args.minibatches))]
+
+
 def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
     """One step's rows, G consecutive ones a problem: (batch, seeds, rewards [B], seconds).
 
@@ -105,24 +120,30 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
     clock = [time.perf_counter()]
 
     # 1. Seeds: a past checkpoint writes prefixes for some of the rows. Without this call: GRPO.
+    # (What is drawn depends on the rank, but for the snapshot: one for all.)
     seeds = no_seeds(len(prompts))
-    if ring is not None:
-        torch.manual_seed(stream(args.rng_seed, step, "prefixes"))
-        seeds = draw_prefixes(
-            ring, policy, step, prompts, G, args.seeded_rows, bounds, args.temperature, stop,
-            args.micro_batch)
-    clock.append(time.perf_counter())
+    torch.manual_seed(stream(args.rng_seed, step, "snapshot"))
+    with runs.enough_memory("in sampling: lower --prompts-per-step or --group-size"):
+        if ring is not None and (taken := ring.choose(step)) is not None:
+            torch.manual_seed(stream(args.rng_seed, step, "prefixes", runs.rank()))
+            seeds = draw_prefixes(
+                ring, policy, taken, prompts, G, args.seeded_rows, bounds, args.temperature, stop,
+                args.micro_batch)
+        clock.append(time.perf_counter())
 
-    # 2. Rollout: the policy writes the rest of every row.
-    torch.manual_seed(stream(args.rng_seed, step, "rollout"))
-    batch = rollout(policy, prompts, seeds.ids, cap, args.temperature, stop)
-    clock.append(time.perf_counter())
+        # 2. Rollout: the policy writes the rest of every row.
+        torch.manual_seed(stream(args.rng_seed, step, "rollout", runs.rank()))
+        batch = rollout(policy, prompts, seeds.ids, cap, args.temperature, stop)
+        clock.append(time.perf_counter())
 
-    # 3. Score: the policy's own log-probs as of now, on the snapshot's tokens too.
-    batch.old_logp, _entropy = score(policy, batch, args.temperature, args.micro_batch)
-    batch.behaviour_logp = behaviour_logp(seeds, batch.old_logp)
-    if reference is not None:
-        batch.ref_logp, _entropy = score(reference, batch, args.temperature, args.micro_batch)
+    # 3. Score: the policy's own log-probs as of now, on the snapshot's tokens too. Not those of the
+    # first minibatch: its update begins with this very policy, and so its forward tells them.
+    with runs.enough_memory("in scoring: lower --micro-batch"):
+        later = torch.cat([batch.lengths.new_empty(0), *minibatches(args, batch)[1:]])
+        batch.old_logp, _entropy = score(policy, batch, args.temperature, args.micro_batch, later)
+        batch.snapshot_logp = snapshot_logp(seeds, batch)
+        if reference is not None:
+            batch.ref_logp, _entropy = score(reference, batch, args.temperature, args.micro_batch)
     # responses() waits for the device: before it, the clock would miss what is still being scored
     texts = [response_text(tokenizer, ids, stop) for ids in batch.responses()]
     clock.append(time.perf_counter())
@@ -134,34 +155,74 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
 
 
 def update(args, policy, optimizer, batch):
-    """One pass over the batch, an optimizer step a minibatch: (sums, mean gradient norm)."""
+    """One pass over the batch, an optimizer step a minibatch: (sums, the gradients' norms).
+
+    A minibatch whose loss or gradient is not finite moves nothing; its norm is nan.
+    """
     policy.train()
-    sums, grad_norms = {}, []
-    groups = torch.arange(len(batch.lengths), device=policy.device).view(-1, args.group_size)
-    for minibatch in map(torch.flatten, groups.tensor_split(args.minibatches)):
-        weights = row_weights(batch.lengths[minibatch], args.loss_reduction, args.max_new_tokens)
-        for rows, w in zip(minibatch.split(args.micro_batch), weights.split(args.micro_batch)):
-            part = batch[rows]
-            logp, entropy = token_logps(policy, part, args.temperature)
-            loss, part_sums = policy_loss(
-                args.method, logp, part.old_logp, part.behaviour_logp, part.from_snapshot,
-                part.mask, part.advantages, w, (args.clip_low, args.clip_high), entropy,
-                part.ref_logp, args.kl_coef)
-            loss.backward()
-            add_sums(sums, part_sums)
+    sums, norms = {}, []
+    batch.weights = torch.zeros(len(batch.lengths), device=policy.device)
+    for number, minibatch in enumerate(minibatches(args, batch)):
+        lengths = torch.cat(runs.gather(batch.lengths[minibatch].cpu()))  # those of every rank
+        weights = row_weights(lengths, args.loss_reduction, args.max_new_tokens)
+        batch.weights[minibatch] = weights.view(runs.ranks(), -1)[runs.rank()].to(policy.device)
+        while (part := gradient(args, policy, batch, minibatch, number == 0)) is None:
+            args.micro_batch //= 2  # the gradient is the same
+            runs.note(f"out of memory: going on with --micro-batch {args.micro_batch}")
+        runs.add_up([part["loss"], *(p.grad for p in policy.parameters())])
         norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), args.max_grad_norm)
-        grad_norms.append(norm.item())
-        optimizer.step()
+        is_finite = (norm + part.pop("loss")).isfinite().item()
+        norms.append(norm.item() if is_finite else math.nan)
+        if is_finite:
+            optimizer.step()
         optimizer.zero_grad()
-    return sums, sum(grad_norms) / len(grad_norms)
+        add_sums(sums, part)
+    return sums, norms
+
+
+def gradient(args, policy, batch, minibatch, has_not_moved):
+    """Sets .grad to that of the minibatch's loss; returns the sums and, as "loss", the loss.
+    None if memory ran out, and there is a smaller micro-batch to try."""
+    sums = {"loss": torch.zeros((), device=policy.device)}
+    for parameter in policy.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    # Where A is 0, so is the gradient (but for a KL term's): a forward for the metrics will do.
+    is_live = (batch.advantages[minibatch] != 0) | bool(args.kl_coef)
+    try:
+        for with_grad in (True, False):
+            for rows in batch.micro_batches(minibatch[is_live == with_grad], args.micro_batch):
+                part = batch[rows]
+                with torch.set_grad_enabled(with_grad):
+                    logp, entropy = token_logps(policy, part, args.temperature)
+                    old_logp = logp.detach() if has_not_moved else part.old_logp
+                    behaviour_logp = torch.where(part.from_snapshot, part.snapshot_logp, old_logp)
+                    loss, part_sums = policy_loss(
+                        args.method, logp, old_logp, behaviour_logp, part.from_snapshot, part.mask,
+                        part.advantages, part.weights, (args.clip_low, args.clip_high), entropy,
+                        part.ref_logp, args.kl_coef)
+                if with_grad:
+                    loss.backward()
+                add_sums(sums, {"loss": loss.detach(), **part_sums})
+        return sums
+    except (RuntimeError, MemoryError) as error:
+        if not runs.is_out_of_memory(error):
+            raise
+        if args.micro_batch == 1:
+            runs.fail("out of memory in the update of a single row: lower --max-new-tokens, or add "
+                      "--gradient-checkpointing")
 
 
 # -------------------------------------------------------------------------------------- the loop
 
 
 def train(args, folder, ring, bounds, pool, held_out):
-    """Returns {"step N": evaluation}, start first and end last, and whether Ctrl-C cut it short."""
+    """Trains from the folder's checkpoint, if there is one. Returns the number of the signal that
+    cut it short, else 0."""
+    if runs.rank():  # the first may have to make or download the model; then it is there
+        runs.gather(None)
     policy, tokenizer = runs.or_fail(open_model, args, args.task)
+    if not runs.rank():
+        runs.gather(None)
     if args.gradient_checkpointing:
         policy.activation_checkpointing_enable()
     fitting = partial(runs.or_fail, askable, policy, tokenizer, args.max_new_tokens)
@@ -169,18 +230,32 @@ def train(args, folder, ring, bounds, pool, held_out):
     reference = copy.deepcopy(policy).requires_grad_(False) if args.kl_coef else None
     optimizer = torch.optim.AdamW(
         policy.parameters(), args.learning_rate, weight_decay=args.weight_decay)
-    results, shown = {}, {}
+    state = runs.or_fail(checkpoint.restore, folder, policy, optimizer, ring)
+    start, skipped = state.get("step", 0), state.get("skipped", 0)
+    args.micro_batch = state.get("micro_batch", args.micro_batch)
+    if len({*runs.gather(start)}) > 1:
+        runs.fail(f"--resume {folder}: the machines do not share this folder")
+    if args.resume and runs.rank() == 0:
+        runs.or_fail(checkpoint.cut_back, folder, start)
+    rows = runs.gather(runs.rows_of(folder / "metrics.jsonl"))[0]
+    evaluated = {row["step"] for row in rows if row["kind"] == "eval"}
+    shown, stopped_by = {}, 0
 
     def evaluate_now(step):  # always on the same problems, and without seeds
-        metrics = evaluate(
-            policy, tokenizer, held_out, args.eval_samples, args.max_new_tokens, args.temperature,
-            8 * args.micro_batch, (args.rng_seed, step, "evaluation"), usual_ks(args.eval_samples))
+        if step in evaluated:  # before this process was resumed
+            return
+        with runs.enough_memory("lower --micro-batch, an evaluation samples 8 times as many rows"):
+            metrics = evaluate(
+                policy, tokenizer, held_out, args.eval_samples, args.max_new_tokens,
+                args.temperature, 8 * args.micro_batch, (args.rng_seed, step, "evaluation"),
+                usual_ks(args.eval_samples))
         runs.append(folder / "metrics.jsonl", {"kind": "eval", "step": step, **metrics})
-        results[f"step {step}"] = metrics
         shown["pass@1"] = f"{metrics['pass@1']:.3f}"
 
-    with runs.precision(args), runs.finish_step_on_interrupt() as interrupted:
-        for step in (bar := tqdm(range(args.steps), desc=args.method, unit="step")):
+    bar = tqdm(range(start, args.steps), args.method, args.steps, initial=start, unit="step",
+               disable=runs.rank() > 0)
+    with runs.precision(args), runs.finish_step_on_interrupt() as asked:
+        for step in bar:
             if step == 0 or (args.eval_every and step % args.eval_every == 0):
                 evaluate_now(step)
             if ring is not None:
@@ -189,23 +264,36 @@ def train(args, folder, ring, bounds, pool, held_out):
                 group["lr"] = args.learning_rate * min(1, (step + 1) / max(1, args.lr_warmup))
             problems = problems_of_step(
                 args.task, pool, args.prompts_per_step, step, args.rng_seed, args.split)
+            problems = problems[runs.rank() :: runs.ranks()]
             batch, seeds, rewards, seconds = collect(
                 args, step, problems, policy, tokenizer, ring, bounds, reference)
             started = time.perf_counter()
-            sums, grad_norm = update(args, policy, optimizer, batch)
+            sums, norms = update(args, policy, optimizer, batch)
             seconds.append(time.perf_counter() - started)
-            if not math.isfinite(grad_norm):
-                runs.fail(f"step {step}: the gradient is {grad_norm}; lower --learning-rate")
 
+            for norm in norms:
+                skipped = 0 if math.isfinite(norm) else skipped + 1
+            finite = [norm for norm in norms if math.isfinite(norm)]
+            if len(finite) < len(norms):
+                runs.note(f"step {step}: {len(norms) - len(finite)} of {len(norms)} updates were "
+                          f"skipped, as loss or gradient is not finite ({skipped} in a row)")
+            rows = (rewards, batch.lengths, batch.prefix_lengths, batch.ended)
+            sums = {name: value.cpu() for name, value in sums.items()}
+            every = runs.gather(([x.cpu() for x in rows], sums, [*asked]))
+            rewards_of_all, lengths, *rest = map(torch.cat, zip(*(each[0] for each in every)))
+            sums = {}
+            for _rows, sums_of_rank, asked_of_rank in every:
+                add_sums(sums, sums_of_rank)
+                stopped_by = max([stopped_by, *asked_of_rank])
             names = [f"seconds_{part}" for part in ("prefix", "rollout", "score", "update")]
             metrics = {
-                **rollout_metrics(rewards, args.group_size, batch.lengths.cpu(),
-                                  batch.prefix_lengths.cpu(), batch.ended.cpu()),
+                **rollout_metrics(rewards_of_all, args.group_size, lengths, *rest),
                 "snapshot_lag": None if seeds.step is None else step - seeds.step,
                 **summarize(sums),
-                "grad_norm": grad_norm,
+                "grad_norm": sum(finite) / len(finite) if finite else None,
+                "skipped_updates": len(norms) - len(finite),
                 **dict(zip(names, seconds)),
-                "tokens_per_second": batch.lengths.sum().item() / sum(seconds),
+                "tokens_per_second": lengths.sum().item() / sum(seconds),
             }
             runs.append(folder / "metrics.jsonl", {"kind": "train", "step": step, **metrics})
             responses = batch.responses()
@@ -217,16 +305,30 @@ def train(args, folder, ring, bounds, pool, held_out):
                     "continuation": tokenizer.decode(responses[i][k:]),
                     "reward": rewards.nan_to_num(0.0)[i].item(),
                     "snapshot_step": seeds.step if k else None})
-            shown |= {key: f"{metrics[key]:.3f}" for key in ("reward", "entropy")}
+            shown |= {key: f"{metrics[key] or 0:.3f}" for key in ("reward", "entropy")}
             bar.set_postfix(shown)
-            if interrupted:
-                print(f"stopped after {step + 1} steps, before their evaluation", file=sys.stderr)
+
+            if skipped >= 10:
+                path = folder / f"batch-{step}-{runs.rank()}.safetensors"
+                with runs.writing(path):
+                    fields = {name: x for name, x in vars(batch).items() if x is not None}
+                    save_file({name: x.contiguous() for name, x in fields.items()}, path)
+                runs.fail(f"{skipped} updates in a row were skipped; the last batch is in {path} "
+                          "(the fields of rollout.Batch); lower --learning-rate")
+            is_due = args.save_every and (step + 1) % args.save_every == 0
+            if runs.rank() == 0 and (is_due or stopped_by or step + 1 == args.steps):
+                checkpoint.save(folder, step + 1, policy, optimizer, ring,
+                                {"skipped": skipped, "micro_batch": args.micro_batch})
+            if stopped_by:
                 break
-        policy.save_pretrained(folder / "model")
-        tokenizer.save_pretrained(folder / "model")
-        if not (stopped := bool(interrupted)):
+        if runs.rank() == 0:
+            with runs.whole_folder(folder / "model") as new:
+                policy.save_pretrained(new)
+                tokenizer.save_pretrained(new)
+    if not stopped_by:
+        with runs.precision(args):
             evaluate_now(args.steps)
-    return results, stopped
+    return stopped_by
 
 
 def main(argv=None):
@@ -244,13 +346,27 @@ def main(argv=None):
     held_out = load(args.eval_task or args.task, args.eval_split, args.eval_problems)
     pool = load(args.task, args.split, args.train_problems)
     runs.or_fail(warn_of_overlap, pool, held_out)
-    with runs.new_folder(args.out, vars(args)) as folder:
-        results, interrupted = train(args, folder, ring, bounds, pool, held_out)
-        curves = runs.draw_curves(folder)
-    first, last = list(results)[0], list(results)[-1]
-    print(table({first: results[first], last: results[last]}))
+    if dist.is_torchelastic_launched():
+        dist.init_process_group()
+    opened = runs.old_folder if args.resume else runs.new_folder
+    with opened(args.out, vars(args)) as folder:
+        if dist.is_initialized() and args.device == "cuda":
+            args.device = f"cuda:{os.environ['LOCAL_RANK']}"
+        stopped_by = train(args, folder, ring, bounds, pool, held_out)
+        if runs.rank() == 0:
+            tell(folder, stopped_by)
+    return stopped_by and 128 + stopped_by
+
+
+def tell(folder, stopped_by):
+    """Prints what came out: the first and the last evaluation, and where the rest is."""
+    curves = runs.draw_curves(folder)
+    rows = [row for row in runs.rows_of(folder / "metrics.jsonl") if row.pop("kind") == "eval"]
+    rows = {f"step {row.pop('step')}": row for row in rows}
+    print(table({step: rows[step] for step in ([*rows][0], [*rows][-1])}))
     print(f"the trained model: {folder / 'model'}\nits curves: {curves}")
-    return 130 if interrupted else 0
+    if stopped_by:
+        print(f"stopped before its end; go on with: python train.py --resume {folder}")
 
 
 if __name__ == "__main__":

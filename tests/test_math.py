@@ -184,7 +184,7 @@ def one_step(*flags):
     optimizer.zero_grad = lambda: gradients.append([p.grad.clone() for p in model.parameters()])
     with runs.precision(args):
         batch.old_logp, _ = score(model, batch, 1.0, 4)
-        batch.behaviour_logp = batch.old_logp
+        batch.snapshot_logp = batch.old_logp
         sums, _norm = update(args, model, optimizer, batch)
     return gradients[0], sums
 

@@ -93,8 +93,9 @@ def test_what_is_sampled_is_what_is_scored(model, monkeypatch):
 
 def test_token_logps_by_hand():
     # One row, prompt [3], response [2, 0], then padding with an absurd id. A fake model returns the
-    # logits of T + 1 = 4 positions: the last prompt token predicts the first response token.
-    logits = torch.full((1, 4, 4), -torch.inf)
+    # logits of T = 3 positions: the last prompt token predicts the first response token, and the
+    # last response token is not even passed.
+    logits = torch.full((1, 3, 4), -torch.inf)
     logits[0, 0, :] = torch.tensor([0.0, 0.0, 2.0, 0.0])  # predicts 2
     logits[0, 1, :2] = 0.0  # predicts 0: one of two
     logits[0, 2, 1] = 0.0
@@ -112,7 +113,8 @@ def test_token_logps_by_hand():
     # p log p at p = 0 is 0, not nan
     entropies = [-(first.exp() * first).sum().item(), 0.6931472, 0.0]
     assert entropy[0].tolist() == pytest.approx(entropies)
-    assert seen["logits_to_keep"] == 4 and seen["position_ids"].tolist() == [[0, 1, 2, 3]]
+    assert seen["logits_to_keep"] == 3 and seen["position_ids"].tolist() == [[0, 1, 2]]
+    assert seen["input_ids"].tolist() == [[3, 2, 0]]
 
 
 def gpt2(tmp_path):
@@ -231,7 +233,7 @@ def test_selected_rows_are_trimmed_and_still_the_same_rows(model):
     assert part.response_ids.shape[1] == batch.lengths[rows].max()
     assert part.prompt_ids.shape[1] == batch.prompt_lengths[rows].max()
     assert part.responses() == [batch.responses()[i] for i in rows]
-    assert part.behaviour_logp is None
+    assert part.snapshot_logp is None
     logp, _ = token_logps(model, part, 1.0)
     mask = part.mask
     torch.testing.assert_close(logp[mask], part.old_logp[mask], rtol=0, atol=1e-5)

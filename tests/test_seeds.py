@@ -7,7 +7,7 @@ import torch
 from conftest import random_model
 
 from rollout import make_batch, rollout, sample, score, stream
-from seeds import Ring, behaviour_logp, draw_prefixes, no_seeds, prefix_bounds, seeded_rows
+from seeds import Ring, draw_prefixes, no_seeds, prefix_bounds, seeded_rows, snapshot_logp
 
 PROMPTS = [[5, 6, 7]] * 4 + [[8]] * 4
 
@@ -28,7 +28,8 @@ def equal(a, b):
 
 def draw(ring, policy, step, prompts=PROMPTS, seeded=2, bounds=(2, 5), temperature=1.0, stop=(1,)):
     torch.manual_seed(stream(0, step, "prefixes"))
-    return draw_prefixes(ring, policy, step, prompts, 4, seeded, bounds, temperature, list(stop), 3)
+    return draw_prefixes(
+        ring, policy, ring.choose(step), prompts, 4, seeded, bounds, temperature, list(stop), 3)
 
 
 # ---------------------------------------------------------------------------------- the ring
@@ -124,12 +125,12 @@ def test_with_policy_equal_to_snapshot_rho_is_one(model):
     drawn = draw(ring, model, 0, temperature=0.7)
     batch = rollout(model, PROMPTS, drawn.ids, 9, 0.7, [1])
     batch.old_logp, _ = score(model, batch, 0.7, 5)
-    behaviour = behaviour_logp(drawn, batch.old_logp)
+    past = snapshot_logp(drawn, batch)
     assert batch.from_snapshot.sum() > 5
-    assert (behaviour - batch.old_logp).abs().max() < 1e-5
+    assert (past - batch.old_logp)[batch.from_snapshot].abs().max() < 1e-5
 
 
-def test_behaviour_is_the_snapshot_on_the_prefix_and_the_policy_elsewhere(model):
+def test_the_log_probs_of_the_prefix_are_the_snapshots(model):
     ring = Ring(1, 1, 0)
     ring.keep(0, model)
     before = copy.deepcopy(model)
@@ -138,11 +139,9 @@ def test_behaviour_is_the_snapshot_on_the_prefix_and_the_policy_elsewhere(model)
     ring.snapshots.clear()  # evicted: its log-probs were recorded while it was loaded
     batch = rollout(model, PROMPTS, drawn.ids, 9, 1.0, [1])
     old_logp, _ = score(model, batch, 1.0, 8)
-    snapshot_logp, _ = score(before, batch, 1.0, 8)
-    behaviour = behaviour_logp(drawn, old_logp)
-    expected = torch.where(batch.from_snapshot, snapshot_logp, old_logp)
-    torch.testing.assert_close(behaviour, expected, rtol=0, atol=1e-5)
-    assert (snapshot_logp - old_logp)[batch.from_snapshot].abs().max() > 0.1
+    expected = score(before, batch, 1.0, 8)[0].masked_fill(~batch.from_snapshot, 0.0)
+    torch.testing.assert_close(snapshot_logp(drawn, batch), expected, rtol=0, atol=1e-5)
+    assert (expected - old_logp)[batch.from_snapshot].abs().max() > 0.1
 
 
 def test_the_snapshot_and_not_the_policy_writes_the_prefix(model):
@@ -193,7 +192,8 @@ def test_one_snapshot_a_step_uniform_over_those_old_enough(model):
     counts = dict.fromkeys([2, 3, 4], 0)
     for trial in range(120):
         torch.manual_seed(trial)
-        counts[draw_prefixes(ring, model, 6, [[5]] * 2, 2, 1, (1, 1), 1.0, [1], 2).step] += 1
+        counts[ring.choose(6)] += 1
+    assert draw(ring, model, 6).step in counts
     # 40 each, standard deviation 5.2; a miss of 24 has odds below 1e-5
     assert all(16 < count < 64 for count in counts.values())
 
@@ -202,9 +202,8 @@ def test_before_the_first_snapshot_is_old_enough_there_are_no_seeds(model):
     ring = Ring(4, 1, 3)
     ring.keep(0, model)
     ring.keep(1, model)
-    drawn = draw(ring, model, 2)
-    assert drawn == no_seeds(8) and drawn.step is None
-    assert ring._model is None  # and no memory was taken for the second instance
+    assert ring.choose(2) is None and ring.choose(3) == 0
+    assert no_seeds(8).step is None
 
 
 def test_a_prefix_may_end_its_answer(model):

@@ -90,7 +90,8 @@ def test_a_step_is_what_the_method_says(method, reduction, monkeypatch):
         args, 3, PROBLEMS, policy, tokenizer, ring, bounds, start)
 
     # every draw is a function of (rng seed, step, part), at the temperature that is scored
-    assert keys == [(7, 3, "prefixes"), (7, 3, "rollout")] and temperatures == [0.7, 0.7]
+    assert keys == [(7, 3, "snapshot"), (7, 3, "prefixes", 0), (7, 3, "rollout", 0)]
+    assert temperatures == [0.7, 0.7]
     # rows are consecutive in groups, each rewarded once, by its own problem, as a whole
     prompts = [tokenizer(row["prompt"])["input_ids"] for row in PROBLEMS for _ in range(4)]
     responses = batch.responses()
@@ -101,13 +102,16 @@ def test_a_step_is_what_the_method_says(method, reduction, monkeypatch):
     assert seeds.step == 3 and len(seconds) == 3
     k = batch.prefix_lengths.tolist()
     assert [bool(x) for x in k] == [True, True, False, False] * 3
-    # behaviour: the snapshot on the prefix, else the policy as it sampled
+    # the snapshot's log-probs on the prefix; the policy's own on all, but for the first minibatch,
+    # whose update begins with it
+    first = 12 // args.minibatches if args.minibatches < 3 else 4
     for i, response in enumerate(responses):
         old, past = (row_logps(m, prompts[i], response, 0.7) for m in (policy, snapshot))
         for t in range(len(response)):
-            writer = past if t < k[i] else old
-            assert batch.behaviour_logp[i, t].item() == pytest.approx(writer[t].item(), abs=1e-5)
-            assert batch.old_logp[i, t].item() == pytest.approx(old[t].item(), abs=1e-5)
+            writer = past[t].item() if t < k[i] else 0
+            assert batch.snapshot_logp[i, t].item() == pytest.approx(writer, abs=1e-5)
+            own = old[t].item() if i >= first else 0
+            assert batch.old_logp[i, t].item() == pytest.approx(own, abs=1e-5)
 
     gradients = []
 
