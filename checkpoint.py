@@ -62,9 +62,7 @@ def save(folder, step, policy, optimizer, ring, state):
             save_file(tensors, new / f"{name}.safetensors")
         state = {"format": FORMAT, "step": step, **state, "files": [*files]}
         (new / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
-    with runs.writing(folder):
-        for path in [*_whole(folder)[:-1], *folder.glob("checkpoint-*.unfinished")]:
-            shutil.rmtree(path)
+    _tidy(folder)
 
 
 def restore(folder, policy, optimizer, ring):
@@ -103,8 +101,9 @@ def _put_back(files, policy, optimizer, ring):
 
 
 def cut_back(folder, step):
-    """Takes the rows of `step` and later, but for an evaluation before it, out of the folder's
-    JSONL files. ValueError if one before it is missing."""
+    """Takes what a killed process left too much of out of a folder: older checkpoints, and the rows
+    of `step` and later, but for an evaluation before it. ValueError if an earlier row is missing."""
+    _tidy(folder)
     for path in (folder / "metrics.jsonl", folder / "samples.jsonl"):
         kept = [row for row in runs.rows_of(path)
                 if row["step"] < step or row["step"] == step and row.get("kind") == "eval"]
@@ -114,6 +113,12 @@ def cut_back(folder, step):
     if [row["step"] for row in rows if row["kind"] == "train"] != [*range(step)]:
         raise ValueError(f"{folder / 'metrics.jsonl'} lacks steps before {step}, where the "
                          "checkpoint stands: put it back as it was")
+
+
+def _tidy(folder):
+    with runs.writing(folder):
+        for path in [*_whole(folder)[:-1], *folder.glob("checkpoint-*.unfinished")]:
+            shutil.rmtree(path)
 
 
 def _whole(folder):
