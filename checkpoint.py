@@ -101,8 +101,8 @@ def _put_back(files, policy, optimizer, ring):
 
 
 def cut_back(folder, step):
-    """Takes what a killed process left too much of out of a folder: older checkpoints, and the rows
-    of `step` and later, but for an evaluation before it. ValueError if an earlier row is missing."""
+    """Takes out of a folder what a killed process left: older checkpoints, and the rows of `step`
+    and later, but for an evaluation before it. ValueError if an earlier row is missing."""
     _tidy(folder)
     for path in (folder / "metrics.jsonl", folder / "samples.jsonl"):
         kept = [row for row in runs.rows_of(path)

@@ -74,7 +74,7 @@ def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_
             torch.manual_seed(stream(*rng_key, start))  # the same draws whichever rank it is
             chunk = jobs[start : start + batch_size]
             asked = [prompts[job // samples] for job in chunk]
-            responses, entropies = sample(model, asked, [cap] * len(chunk), temperature, stop), []
+            responses, entropies = sample(model, asked, cap, temperature, stop), []
             if temperature > 0:
                 batch = make_batch(asked, responses, [0] * len(chunk), stop, model.device)
                 _logp, entropy = score(model, batch, temperature, -(-batch_size // 8))

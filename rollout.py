@@ -1,13 +1,15 @@
 """Sampling from a policy, and scoring what was sampled.
 
-Two layouts, because sampling and scoring want different edges to line up (`p` prompt, `s` prefix,
-`c` continuation, `.` padding):
+One layout, to sample as to score (`p` prompt, `s` prefix, `c` continuation, `.` padding): prompts
+are padded on the left, so that all responses *start* in one column. In every [B, T] tensor below,
+t = 0 is the first response token, prefix or not.
 
-    to sample   ..pppppsss|        left-padded: prompt and prefix *end* in one column, so that one
-                pppppppppp|        `generate` call continues seeded and unseeded rows together;
-                                   row i stops at its own cap of L - k_i new tokens
-    to score    .....ppppp|sssccc. responses *start* in one column: in every [B, T] tensor below,
-                pppppppppp|ccccccc t = 0 is the first response token, prefix or not
+    .....ppppp|sssccc.
+    pppppppppp|ccccccc
+
+To sample, one `generate` call continues seeded and unseeded rows together: in the first k columns
+of a seeded row it is only allowed the token of the prefix. (A prefix in the prompt would be worked
+out in one pass, but so would be as many columns of padding in every row without one.)
 
 A prefix is token ids from end to end. It is never decoded and encoded again: that may give other
 ids, and its recorded log-probs would then belong to tokens that nobody sampled.
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers import GenerationConfig, StoppingCriteria
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 
 def stream(*key):
@@ -78,43 +80,57 @@ def response_text(tokenizer, ids, stop):
 
 
 class RowStop(StoppingCriteria):
-    """Ends every row at a stop id or at its own cap, and keeps the lengths.
+    """Ends every row at a stop id, and keeps the lengths.
 
     All masks come from these lengths: looking for the first pad or EOS in the ids afterwards would
     be wrong wherever the two share an id.
     """
 
-    def __init__(self, start, caps, stop):
-        self.start, self.caps, self.stop = start, caps, stop
-        self.lengths = torch.zeros_like(caps)  # [B], 0 while the row is open
+    def __init__(self, start, rows, stop):
+        self.start, self.stop = start, stop
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=stop.device)  # 0: still open
 
     def __call__(self, input_ids, scores, **kwargs):
-        new = input_ids.shape[1] - self.start
-        ends = torch.isin(input_ids[:, -1], self.stop) | (self.caps <= new)
-        self.lengths[ends & (self.lengths == 0)] = new
+        ends = torch.isin(input_ids[:, -1], self.stop)
+        self.lengths[ends & (self.lengths == 0)] = input_ids.shape[1] - self.start
         return self.lengths > 0
 
 
-@torch.no_grad()
-def sample(model, contexts, caps, temperature, stop):
-    """Continues each context (token ids) by at most its own cap of new tokens.
+class Prefixes(LogitsProcessor):
+    """Makes every row begin with its prefix (token ids, maybe none)."""
 
-    Returns B id lists, a sampled stop id included; [] where the cap is 0, as `generate` has no such
-    row (and samples on after a context that ends in a stop id). Temperature 0 is greedy. Draws from
-    torch's global generator: reseed first, see `stream`.
+    def __init__(self, start, prefixes, device):
+        self.start = start
+        self.ids, self.mask = _pad(prefixes, device, left=False)
+
+    def __call__(self, input_ids, scores):
+        t = input_ids.shape[1] - self.start
+        if t < self.ids.shape[1]:
+            given = self.mask[:, t].nonzero().squeeze(1)
+            scores[given] = -torch.inf
+            scores[given, self.ids[given, t]] = 0.0
+        return scores
+
+
+@torch.no_grad()
+def sample(model, prompts, cap, temperature, stop, prefixes=None):
+    """Responses to B prompts (token ids) as B id lists of at most `cap` tokens, a stop id included.
+
+    prefixes: what they begin with, B id lists; one that ends in a stop id or fills the cap is a
+    whole response, and not given to `generate`. Temperature 0 is greedy. Draws from torch's global
+    generator: reseed first, see `stream`.
     """
-    new = [[] for _ in contexts]
-    rows = [i for i, cap in enumerate(caps) if cap > 0]
+    responses = [list(x) for x in prefixes or [[]] * len(prompts)]
+    rows = [i for i, x in enumerate(responses) if len(x) < cap and not {*x[-1:]} & {*stop}]
     if not rows:
-        return new
-    ids, mask = _pad([contexts[i] for i in rows], model.device, left=True)
-    row_caps = torch.tensor([caps[i] for i in rows], device=model.device)
-    ends = RowStop(ids.shape[1], row_caps, torch.tensor(stop, device=model.device).long())
+        return responses
+    ids, mask = _pad([prompts[i] for i in rows], model.device, left=True)
+    ends = RowStop(ids.shape[1], len(rows), torch.tensor(stop, device=model.device).long())
     # What is sampled is what is scored: every knob that reshapes the distribution is pinned.
     # (top_k=None would mean 50.)
     pins = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
     settings = GenerationConfig(
-        do_sample=temperature > 0, **pins, repetition_penalty=1.0, max_new_tokens=max(caps),
+        do_sample=temperature > 0, **pins, repetition_penalty=1.0, max_new_tokens=cap,
         eos_token_id=stop or None, pad_token_id=stop[0] if stop else 0)  # padding is never read
     # A checkpoint brings settings of its own (top_k, min_p, no_repeat_ngram_size, ...), and
     # `generate` fills in from them whatever the caller left open. For this call they are away; then
@@ -123,24 +139,19 @@ def sample(model, contexts, caps, temperature, stop):
     model.eval()
     try:
         full = model.generate(
-            ids, attention_mask=mask.long(), generation_config=settings, stopping_criteria=[ends])
+            ids, attention_mask=mask.long(), generation_config=settings, stopping_criteria=[ends],
+            logits_processor=[Prefixes(ids.shape[1], [responses[i] for i in rows], model.device)])
     finally:
         model.generation_config = own
     lengths = ends.lengths.tolist()
     for i, row, length in zip(rows, full[:, ids.shape[1] :].tolist(), lengths, strict=True):
-        new[i] = row[:length]
-    return new
+        responses[i] = row[: length or cap]
+    return responses
 
 
 def rollout(model, prompts, prefixes, cap, temperature, stop):
-    """A Batch of one response per prompt: the given prefix (maybe empty), continued by the model.
-
-    prompts, prefixes: B id lists. A prefix that ends in a stop id or fills the cap is a whole row.
-    """
-    caps = [0 if x and x[-1] in stop else cap - len(x) for x in prefixes]
-    contexts = [p + x for p, x in zip(prompts, prefixes, strict=True)]
-    continuations = sample(model, contexts, caps, temperature, stop)
-    responses = [x + y for x, y in zip(prefixes, continuations, strict=True)]
+    """A Batch of one response per prompt: the given prefix, maybe empty, continued by the model."""
+    responses = sample(model, prompts, cap, temperature, stop, prefixes)
     return make_batch(prompts, responses, [len(x) for x in prefixes], stop, model.device)
 
 
@@ -215,16 +226,16 @@ def token_logps(model, batch, temperature):
     # Position t predicts token t + 1: nothing is asked of the last one.
     ids = torch.cat([batch.prompt_ids, batch.response_ids], dim=1)[:, :-1]
     attention = torch.cat([prompt_mask, batch.mask], dim=1)[:, :-1].long()  # [B, P + T - 1]
-    logits = model(
+    # One expression, so that no copy of [B, T, V] outlives its use: with a large vocabulary, they
+    # are what fills the memory.
+    logps = (model(
         input_ids=ids,
         attention_mask=attention,
         # from the mask, or a left-padded row would be scored as if it began later in the text
         position_ids=(attention.cumsum(1) - 1).clamp(min=0),
         use_cache=False,
-        logits_to_keep=batch.response_ids.shape[1],  # the prompt's are large, and for nothing
-    ).logits.float()  # [B, T, V], and float32 before anything else
-    logps = (logits / temperature).log_softmax(-1)
-    del logits  # with a large vocabulary, copies of it are what fills the memory
+        logits_to_keep=batch.response_ids.shape[1],  # the prompt's would be for nothing
+    ).logits.float() / temperature).log_softmax(-1)  # float32 before anything else
     logp = logps.gather(-1, batch.response_ids.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():  # a row at a time, for the same reason; entr(0) = 0, p log p would be nan
         entropy = torch.stack([torch.special.entr(row.exp()).sum(-1) for row in logps])
@@ -258,5 +269,5 @@ def _pad(rows, device, left):
     mask = _below(lengths, int(lengths.max()))
     mask = mask.flip(1) if left else mask
     ids = torch.zeros(mask.shape, dtype=torch.long)
-    ids[mask] = torch.tensor([token for row in rows for token in row])
+    ids[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
     return ids.to(device), mask.to(device)

@@ -145,7 +145,8 @@ def draw_prefixes(
     rows = [i for i in range(len(prompts)) if i % group_size < seeded]
     k = torch.randint(bounds[0], bounds[1] + 1, (len(rows),)).tolist()
     asked = [prompts[i] for i in rows]
-    ids = sample(snapshot, asked, k, temperature, stop)
+    ids = sample(snapshot, asked, max(k), temperature, stop)
+    ids = [x[:length] for x, length in zip(ids, k, strict=True)]
     batch = make_batch(asked, ids, [len(x) for x in ids], stop, policy.device)
     logp, _entropy = score(snapshot, batch, temperature, micro_batch)
     for i, x, values in zip(rows, ids, logp.tolist(), strict=True):

@@ -229,7 +229,7 @@ def train(args, folder, ring, bounds, pool, held_out):
     pool, held_out = fitting(pool), fitting(held_out)
     reference = copy.deepcopy(policy).requires_grad_(False) if args.kl_coef else None
     optimizer = torch.optim.AdamW(
-        policy.parameters(), args.learning_rate, weight_decay=args.weight_decay)
+        policy.parameters(), args.learning_rate, weight_decay=args.weight_decay, fused=True)
     state = runs.or_fail(checkpoint.restore, folder, policy, optimizer, ring)
     start, skipped = state.get("step", 0), state.get("skipped", 0)
     args.micro_batch = state.get("micro_batch", args.micro_batch)

@@ -59,7 +59,7 @@ def test_a_hostile_generation_config_does_not_reshape_the_distribution(hostile, 
     model, tokenizer = load_model(hostile, "cpu")
     calls = spy_on_generate(model, monkeypatch)
     torch.manual_seed(0)
-    new = sample(model, PROMPTS * 4, [9] * 16, 0.7, stop_ids(model, tokenizer))
+    new = sample(model, PROMPTS * 4, 9, 0.7, stop_ids(model, tokenizer))
     for scores, logits in zip(calls[0].scores, calls[0].logits, strict=True):
         assert scores.shape[1] == 80
         torch.testing.assert_close(scores * 0.7, logits, rtol=1e-5, atol=1e-5)
@@ -68,7 +68,7 @@ def test_a_hostile_generation_config_does_not_reshape_the_distribution(hostile, 
 
 def test_the_generation_config_comes_back_and_is_saved(hostile, tmp_path):
     model, tokenizer = load_model(hostile, "cpu")
-    sample(model, PROMPTS, [3] * 4, 1.0, stop_ids(model, tokenizer))
+    sample(model, PROMPTS, 3, 1.0, stop_ids(model, tokenizer))
     model.save_pretrained(tmp_path / "again")
     saved = GenerationConfig.from_pretrained(tmp_path / "again")
     for name, value in HOSTILE.items():
@@ -83,8 +83,10 @@ def test_what_is_sampled_is_what_is_scored(model, monkeypatch):
     logp, entropy = score(model, batch, 0.6, micro_batch=3)
     starts = [0, 2, 0, 1]
     for i, (start, length) in enumerate(zip(starts, batch.lengths.tolist(), strict=True)):
+        for t in range(start):  # a prefix is not drawn: nothing else was possible
+            assert calls[0].scores[t][i].softmax(-1)[batch.response_ids[i, t]] == 1
         for t in range(start, length):
-            drawn_from = calls[0].scores[t - start][i].log_softmax(-1)
+            drawn_from = calls[0].scores[t][i].log_softmax(-1)
             token = batch.response_ids[i, t]
             torch.testing.assert_close(logp[i, t], drawn_from[token], rtol=0, atol=1e-5)
             entropy_there = -(drawn_from.exp() * drawn_from).sum()
@@ -181,12 +183,12 @@ def test_every_eos_id_stops_a_row(hostile):
     model.generation_config.eos_token_id = None
     assert stop_ids(model, tokenizer) == [1]
     torch.manual_seed(0)
-    ends = {row[-1] for row in sample(model, PROMPTS * 20, [30] * 80, 1.0, [1, 2, 7]) if row}
+    ends = {row[-1] for row in sample(model, PROMPTS * 20, 30, 1.0, [1, 2, 7]) if row}
     assert ends >= {1, 2, 7}
 
 
 def test_a_model_without_any_eos_runs_to_the_cap(model):
-    assert [len(row) for row in sample(model, PROMPTS, [3, 1, 4, 2], 1.0, [])] == [3, 1, 4, 2]
+    assert [len(row) for row in sample(model, PROMPTS, 4, 1.0, [])] == [4] * 4
 
 
 def test_prefixes_are_kept_as_ids_and_each_row_stops_at_its_own_cap(model):
@@ -249,15 +251,21 @@ def test_there_is_no_dropout_and_sampling_is_in_eval_mode(hostile):
     )
     modes = []
     model.register_forward_pre_hook(lambda *_: modes.append(model.training))
-    sample(model, PROMPTS, [2] * 4, 1.0, [1])
+    sample(model, PROMPTS, 2, 1.0, [1])
     model.train()
     score(model, batch, 1.0, 2)
     assert modes and not any(modes)
 
 
 def test_greedy_is_the_argmax(model):
-    new = sample(model, PROMPTS, [4] * 4, 0, [])
-    assert new == sample(model, PROMPTS, [4] * 4, 0, [])
+    new = sample(model, PROMPTS, 4, 0, [])
+    assert new == sample(model, PROMPTS, 4, 0, [])
+    # and what follows a prefix is what would have followed the same tokens in the prompt
+    prefixes = [[], [3, 4], [5], []]
+    joined = [prompt + x for prompt, x in zip(PROMPTS, prefixes, strict=True)]
+    for row, x, other in zip(
+            sample(model, PROMPTS, 6, 0, [], prefixes), prefixes, sample(model, joined, 6, 0, [])):
+        assert row == (x + other)[:6]
     with torch.no_grad():
         for prompt, row in zip(PROMPTS, new, strict=True):
             for t, token in enumerate(row):
@@ -267,7 +275,7 @@ def test_greedy_is_the_argmax(model):
 def test_reseeding_makes_a_part_of_a_step_repeatable(model):
     def draw(*key):
         torch.manual_seed(stream(*key))
-        return sample(model, PROMPTS, [6] * 4, 1.0, [])
+        return sample(model, PROMPTS, 6, 1.0, [])
 
     assert draw(0, 3, "rollout") == draw(0, 3, "rollout")
     assert draw(0, 3, "rollout") != draw(0, 4, "rollout")
