@@ -65,6 +65,15 @@ def save(folder, step, policy, optimizer, ring, state):
     _tidy(folder)
 
 
+def save_batch(path, batch):
+    """The tensors of a batch in a file, whose path is returned: Batch(**load_file(it))."""
+    path = path.with_suffix(".safetensors")
+    with runs.writing(path):
+        fields = {name: value for name, value in vars(batch).items() if value is not None}
+        save_file({name: value.contiguous() for name, value in fields.items()}, path)
+    return path
+
+
 def restore(folder, policy, optimizer, ring):
     """Puts back what save had; returns its state, with "step", or {} where there is no checkpoint.
 

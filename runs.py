@@ -190,9 +190,8 @@ def gather(value):
 
 def add_up(tensors):
     """Replaces each tensor by its sum over all ranks, the same to the last bit on each."""
-    if dist.is_initialized():
-        for tensor in tensors:
-            dist.all_reduce(tensor)
+    for tensor in tensors if dist.is_initialized() else ():
+        dist.all_reduce(tensor)
 
 
 # --------------------------------------------------------------------------------- the folder
@@ -206,9 +205,6 @@ def new_folder(folder, config):
     folder away again, so that the same command can be repeated.
     """
     folder = Path(folder)
-    if rank():
-        yield folder
-        return
     try:
         folder.mkdir(parents=True, exist_ok=True)  # an empty folder is as good as none
         if any(path.name != "config.json" for path in folder.iterdir()):
@@ -233,9 +229,6 @@ def old_folder(folder, config):
     """The folder of a run (a Path) that is to go on, in place of new_folder. Its config.json tells
     of both, if steps, versions or the commit are others now."""
     folder = Path(folder)
-    if rank():
-        yield folder
-        return
     with _alone_in(folder):
         before = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         config = {**json.loads(_config_text(config)), "before": before}

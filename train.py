@@ -15,11 +15,12 @@ import copy
 import math
 import os
 import time
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 from tqdm import tqdm
 
 import checkpoint
@@ -309,10 +310,7 @@ def train(args, folder, ring, bounds, pool, held_out):
             bar.set_postfix(shown)
 
             if skipped >= 10:
-                path = folder / f"batch-{step}-{runs.rank()}.safetensors"
-                with runs.writing(path):
-                    fields = {name: x for name, x in vars(batch).items() if x is not None}
-                    save_file({name: x.contiguous() for name, x in fields.items()}, path)
+                path = checkpoint.save_batch(folder / f"batch-{step}-{runs.rank()}", batch)
                 runs.fail(f"{skipped} updates in a row were skipped; the last batch is in {path} "
                           "(the fields of rollout.Batch); lower --learning-rate")
             is_due = args.save_every and (step + 1) % args.save_every == 0
@@ -349,7 +347,8 @@ def main(argv=None):
     if dist.is_torchelastic_launched():
         dist.init_process_group()
     opened = runs.old_folder if args.resume else runs.new_folder
-    with opened(args.out, vars(args)) as folder:
+    opened = nullcontext(Path(args.out)) if runs.rank() else opened(args.out, vars(args))
+    with opened as folder:
         if dist.is_initialized() and args.device == "cuda":
             args.device = f"cuda:{os.environ['LOCAL_RANK']}"
         stopped_by = train(args, folder, ring, bounds, pool, held_out)
