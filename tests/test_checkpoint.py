@@ -57,11 +57,17 @@ def whole(base, tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="module")
+def crashed(base, tmp_path_factory):
+    out = tmp_path_factory.mktemp("crashed")
+    crash(base, out, 3)
+    return out
+
+
 @pytest.fixture
-def half(base, tmp_path):
+def half(crashed, tmp_path):
     """A run that crashed in step 3, its checkpoint being of step 2."""
-    crash(base, tmp_path / "half", 3)
-    return tmp_path / "half"
+    return shutil.copytree(crashed, tmp_path / "half")
 
 
 def crash(base, out, step, flags=FLAGS):
