@@ -49,6 +49,9 @@ def test_the_other_commands_and_flags_exist(monkeypatch):
     monkeypatch.setattr(train.checkpoint, "flags", lambda p, argv, args: args)  # of a run elsewhere
     scripts = {"train.py": train.parse_args, "eval.py": evaluation.parse_args}
     for words in map(shlex.split, COMMANDS):
+        if words[:1] == ["torchrun"]:
+            assert words[1:3] == ["--nproc_per_node", "2"]
+            words = ["python", *words[3:]]
         if words[:1] == ["python"] and words[1] in scripts:
             scripts[words[1]](words[2:])
     assert command("python -m pytest") == ["python", "-m", "pytest", "-q", "tests"]
@@ -61,7 +64,7 @@ def test_the_other_commands_and_flags_exist(monkeypatch):
         for name in ("runs.py", "tasks/sets.py", "experiments/grade.py")
         for flag in re.findall(r'"(--[a-z-]+)"', (ROOT / name).read_text())
     }
-    own = re.sub(r"pip install [^&\n]*", "", README)  # whose flags are others'
+    own = re.sub(r"pip install [^&\n]*|--nproc_per_node", "", README)  # whose flags are others'
     named = set(re.findall(r"(?<![\w-])(--[a-z]+(?:-[a-z]+)*)", own))
     assert named and named <= known, named - known
 
