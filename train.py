@@ -219,11 +219,7 @@ def gradient(args, policy, batch, minibatch, has_not_moved):
 def train(args, folder, ring, bounds, pool, held_out):
     """Trains from the folder's checkpoint, if there is one. Returns the number of the signal that
     cut it short, else 0."""
-    if runs.rank():  # the first may have to make or download the model; then it is there
-        runs.gather(None)
     policy, tokenizer = runs.or_fail(open_model, args, args.task)
-    if not runs.rank():
-        runs.gather(None)
     if args.gradient_checkpointing:
         policy.activation_checkpointing_enable()
     fitting = partial(runs.or_fail, askable, policy, tokenizer, args.max_new_tokens)
