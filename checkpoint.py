@@ -12,6 +12,7 @@ function of (rng seed, step), see rollout.stream and problems_of_step.
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -26,36 +27,44 @@ FORMAT = 1  # another one is refused
 def flags(parser, argv, args):
     """The flags of the run that --resume names, from its config.json. Those in argv must agree, but
     for --steps, which may grow."""
-    folder = args.resume
-    path = Path(folder) / "config.json"
+    folder, path = args.resume, Path(args.resume) / "config.json"
+    extra = {"seeded_rows", "ranks", "versions", "git_commit", "before"}
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        saved = {name: config[name] for name in vars(args)} | {"out": folder, "resume": folder}
+        if strange := config.keys() - extra ^ vars(args).keys():
+            runs.fail(f"{path} is not a training's, or of another version: only one of the two "
+                      f"knows the flag {min(strange)}. Resume it by the version that began it")
     except OSError as error:
         runs.fail(f"--resume {folder}: there is no run ({error})")
-    except (ValueError, TypeError) as error:
+    except (ValueError, AttributeError) as error:
         runs.fail(f"{path} is broken ({error}). If the run was killed before its first step, there "
                   "is nothing to resume: remove the folder, and start again")
-    except KeyError as error:
-        runs.fail(f"{path} has no flag {error}: it is of another version, and cannot be resumed")
-    parser.set_defaults(**saved)
-    args = parser.parse_args(argv)
-    for name, value in saved.items():
-        given = getattr(args, name)
-        if given != value and not (name == "steps" and given > value):
-            runs.fail(f"--{name.replace('_', '-')} {given}: the run in {folder} has {value}; "
+    config |= {"out": folder, "resume": folder}
+    words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+             for name, value in config.items()
+             if name not in extra and value is not None and value is not False]
+    given = sys.argv[1:] if argv is None else argv
+    saved, args = parser.parse_args(words), parser.parse_args([*words, *given])
+    for name, value in vars(saved).items():
+        now = getattr(args, name)
+        if now != value and not (name == "steps" and now > value):
+            runs.fail(f"--{name.replace('_', '-')} {now}: the run in {folder} has {value}; "
                       "beside --resume only --steps may differ, and grow")
     return args
 
 
 def save(folder, step, policy, optimizer, ring, state):
     """checkpoint-`step`, in place of an older one. state: a dict for JSON."""
+    if not all(weight.isfinite().all() for weight in weights_of(policy).values()):
+        runs.fail(f"after {step} steps the weights are not finite, and not saved; start again with "
+                  "a lower --learning-rate")
     files = {"policy": weights_of(policy), "optimizer": {
         f"{i}.{name}": tensor for i, values in optimizer.state_dict()["state"].items()
         for name, tensor in values.items()}}
     files |= {f"snapshot-{taken}": weights for taken, weights in ring.snapshots} if ring else {}
-    for name in ("metrics.jsonl", "samples.jsonl"):  # no checkpoint without the rows before it
-        runs.sync(folder / name)
+    with runs.writing(folder):  # no checkpoint without the rows before it
+        for name in ("config.json", "metrics.jsonl", "samples.jsonl", ".", ".."):
+            runs.sync(folder / name)
     with runs.whole_folder(folder / f"checkpoint-{step}") as new:
         for name, tensors in files.items():
             tensors = {key: tensor.contiguous() for key, tensor in tensors.items()}
@@ -85,11 +94,15 @@ def restore(folder, policy, optimizer, ring):
             state = json.loads((path / "state.json").read_text(encoding="utf-8"))
             if state["format"] != FORMAT:
                 raise ValueError(f"it has format {state['format']}, this version has {FORMAT}")
+            if [state["step"], {*state["files"]}] != [
+                    int(path.name[11:]), {file.stem for file in path.glob("*.safetensors")}]:
+                raise ValueError("its state.json is not of this step, or not of these files")
             files = {name: load_file(path / f"{name}.safetensors") for name in state["files"]}
             _put_back(files, policy, optimizer, ring)
             return state
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise ValueError(f"{path} cannot be resumed from: {error}") from error
+            raise ValueError(f"{path} cannot be resumed from: {error}; if you remove it, --resume "
+                             "takes the one before, or starts again") from error
     return {}
 
 
@@ -102,26 +115,36 @@ def _put_back(files, policy, optimizer, ring):
     moments = {}
     for key, tensor in files.pop("optimizer").items():
         i, name = key.split(".")
-        moments.setdefault(int(i), {})[name] = tensor
+        # a copy: what load_file gives is the file itself, which the next save removes
+        moments.setdefault(int(i), {})[name] = tensor.clone()
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
     for name, weights in files.items():
+        weights = {key: tensor.clone() for key, tensor in weights.items()}
         ring.snapshots.append((int(name.removeprefix("snapshot-")), weights))
 
 
 def cut_back(folder, step):
     """Takes out of a folder what a killed process left: older checkpoints, and the rows of `step`
-    and later, but for an evaluation before it. ValueError if an earlier row is missing."""
+    and later, but for an evaluation before it. ValueError, and all as it was, if one before is
+    missing."""
+    kept = {}
+    for name, copies in ("metrics.jsonl", 1), ("samples.jsonl", 2):
+        try:
+            rows = runs.rows_of(folder / name)
+            rows = [row for row in rows
+                    if row["step"] < step or row["step"] == step and row.get("kind") == "eval"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{folder / name} has a row that is none of a training's") from error
+        steps = [row["step"] for row in rows if row.get("kind") != "eval"]
+        if steps != [i for i in range(step) for _ in range(copies)]:
+            raise ValueError(f"{folder / name} does not have every step before {step}, where the "
+                             "checkpoint stands, in order: put it back as it was")
+        kept[name] = rows
+    for name, rows in kept.items():
+        with runs.writing(folder / name), runs.whole_file(folder / name) as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
     _tidy(folder)
-    for path in (folder / "metrics.jsonl", folder / "samples.jsonl"):
-        kept = [row for row in runs.rows_of(path)
-                if row["step"] < step or row["step"] == step and row.get("kind") == "eval"]
-        with runs.writing(path), runs.whole_file(path) as file:
-            file.writelines(json.dumps(row) + "\n" for row in kept)
-    rows = runs.rows_of(folder / "metrics.jsonl")
-    if [row["step"] for row in rows if row["kind"] == "train"] != [*range(step)]:
-        raise ValueError(f"{folder / 'metrics.jsonl'} lacks steps before {step}, where the "
-                         "checkpoint stands: put it back as it was")
 
 
 def _tidy(folder):

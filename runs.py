@@ -68,7 +68,7 @@ def parser(description):
     p.error = lambda message: fail(f"{message} (--help lists the flags)")
     count, gpu = number(int, 1), "cuda" if torch.cuda.is_available() else "cpu"
     add = p.add_argument
-    add("--model", default="tiny", help="folder or Hub id; tiny: the task's own base policy")
+    add("--model", default="tiny", type=local, help="folder, Hub id; tiny: the task's own base")
     add("--base-steps", type=count, default=400, help="supervised steps of the tiny policy")
     add("--max-new-tokens", type=count, help="cap on a response; None: the task's, for math 1024")
     add("--out", help="folder to make; None: in runs/, named by the main flags")
@@ -92,6 +92,12 @@ def number(kind, low, high=float("inf")):
 
     parse.__name__ = "number" if kind is float else "whole number"  # for "invalid ... value"
     return parse
+
+
+def local(name):
+    """An argparse type: a path that is there made absolute, anything else (tiny, a Hub id) as it
+    is, so that a run can be resumed from another folder."""
+    return str(Path(name).resolve()) if name != "tiny" and Path(name).exists() else name
 
 
 def device(name):
@@ -147,6 +153,9 @@ def enough_memory(advice):
     try:
         yield
     except (RuntimeError, MemoryError) as error:
+        if "probability tensor contains" in str(error):  # what torch.multinomial says
+            fail("the model's logits are not finite, so nothing can be sampled; start again with a "
+                 "lower --learning-rate")
         if not is_out_of_memory(error):
             raise
         fail(f"out of memory: {advice}")
@@ -165,7 +174,12 @@ def main(function):
     transformers.utils.logging.disable_progress_bar()
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
-    sys.exit(function())
+    try:
+        sys.exit(function())
+    except RuntimeError as error:
+        if "by peer" not in str(error):
+            raise
+        fail("another process of this training has ended; its own message tells why")
 
 
 # ------------------------------------------------------------------------- several processes
@@ -204,13 +218,13 @@ def new_folder(folder, config):
     A run that ends before it has written a row (no such model, Ctrl-C in the warm-up) takes its
     folder away again, so that the same command can be repeated.
     """
-    folder = Path(folder)
+    folder, text = Path(folder), _config_text(config)
     try:
         folder.mkdir(parents=True, exist_ok=True)  # an empty folder is as good as none
         if any(path.name != "config.json" for path in folder.iterdir()):
             raise FileExistsError(0, "there is something in it")
         with open(folder / "config.json", "x", encoding="utf-8") as file:
-            file.write(_config_text(config))  # of two runs at once, one fails here
+            file.write(text)  # of two runs at once, one fails here
     except OSError as error:
         fail(f"--out {folder} cannot be used ({error.strerror}); no run is overwritten: go on with "
              "a training by --resume, name another folder, or remove what is there")
@@ -226,19 +240,23 @@ def new_folder(folder, config):
 
 @contextlib.contextmanager
 def old_folder(folder, config):
-    """The folder of a run (a Path) that is to go on, in place of new_folder. Its config.json tells
-    of both, if steps, versions or the commit are others now."""
-    folder = Path(folder)
-    with _alone_in(folder):
-        before = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        config = {**json.loads(_config_text(config)), "before": before}
-        if any(config[name] != before[name] for name in ("steps", "versions", "git_commit")):
-            with writing(folder), whole_file(folder / "config.json") as file:
-                file.write(json.dumps(config, indent=2) + "\n")
-        if config["versions"] != before["versions"]:
-            note(f"{folder} was begun with other versions, {before['versions']}: what follows is "
-                 "not bit for bit what it would have been")
-        yield folder
+    """The folder of a run (a Path) that is to go on, in place of new_folder."""
+    with _alone_in(Path(folder)):
+        yield Path(folder)
+
+
+def renew_config(folder, **changes):
+    """What is new since a run was begun (--steps, versions, the commit) goes into its config.json,
+    and how it was stays there, as `before`."""
+    before = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = json.loads(_config_text({**before, **changes}))
+    if config != before:
+        with writing(folder), whole_file(folder / "config.json") as file:
+            file.write(json.dumps({**config, "before": before}, indent=2) + "\n")
+    for name in ("versions", "ranks"):
+        if config.get(name) != before.get(name):
+            note(f"{name} were {before.get(name)} when {folder} was begun: what follows is not bit "
+                 "for bit what it would have been")
 
 
 def _config_text(config):
@@ -257,8 +275,10 @@ def _alone_in(folder):
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         fail(f"{folder} is in use by another process: wait for its end, or stop it")
+    except OSError:
+        pass  # a file system without locks
     try:
         yield
     finally:
@@ -267,12 +287,14 @@ def _alone_in(folder):
 
 @contextlib.contextmanager
 def writing(path):
-    """A disk that is full or read-only is told in one line. (safetensors has its own error.)"""
+    """A disk that is full or read-only is told in one line, whatever library finds out."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        fail(f"{path} cannot be written: {error}; make room for it, and go on by --resume (the "
-             "last checkpoint is as it was)")
+    except Exception as error:
+        if not isinstance(error, OSError | SafetensorError) and "os error" not in str(error):
+            raise
+        fail(f"{path} cannot be written: {error}; make room for it there. What was written before "
+             "is as it was, and a training goes on by --resume")
 
 
 def append(path, row):
@@ -283,11 +305,16 @@ def append(path, row):
 
 
 def rows_of(path):
-    """The rows of a JSONL file, without a last one that was cut off; [] if there is no file."""
+    """The rows of a JSONL file, without a last one that was cut off; [] if there is no file.
+    ValueError if another one is broken."""
+    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
     rows = []
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            rows.append(json.loads(line))
+    for number, line in enumerate(lines, 1):
+        try:
+            rows += [json.loads(line)] if line.strip() else []
+        except json.JSONDecodeError as error:
+            if number < len(lines):  # the last one ended without a line break
+                raise ValueError(f"{path}, line {number} is broken ({error}): mend it") from error
     return rows
 
 
@@ -319,11 +346,12 @@ def whole_file(path):
         yield file
     sync(new)
     new.rename(path)
+    sync(path.parent)
 
 
 def sync(path):
-    """Waits until a file or folder is on the disk."""
-    with contextlib.suppress(FileNotFoundError):
+    """Waits until a file or folder is on the disk. (Windows cannot do this to a folder.)"""
+    with contextlib.suppress(FileNotFoundError, *[PermissionError] * (os.name == "nt")):
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)
         os.close(handle)

@@ -80,7 +80,7 @@ def parse_args(argv=None):
     add("--save-every", type=natural, default=25, help="steps between checkpoints; 0: last only")
     add("--resume", help="folder of a run to go on with; only --steps may differ from its flags")
     args = p.parse_args(argv)
-    if args.resume:
+    if args.resume is not None:
         args = checkpoint.flags(p, argv, args)
     if args.seed_fraction is None:
         args.seed_fraction = 0.0 if args.method == "grpo" else 0.5
@@ -89,10 +89,11 @@ def parse_args(argv=None):
         task_of(name).max_new_tokens for name in (args.task, args.eval_task or args.task))
     args.out = args.out or f"runs/{args.method}-{short_name(args.task)}-{args.rng_seed}"
     # Flags that cannot work together fail here, before anything long starts.
-    ranks = int(os.environ.get("WORLD_SIZE", 1))  # torchrun's
-    if args.prompts_per_step % ranks or args.minibatches > args.prompts_per_step // ranks:
+    args.ranks = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 1
+    share, rest = divmod(args.prompts_per_step, args.ranks)
+    if rest or args.minibatches > share:
         runs.fail(f"--minibatches {args.minibatches}: each needs a whole group of every process, "
-                  f"{ranks}, which share --prompts-per-step {args.prompts_per_step} evenly")
+                  f"{args.ranks}, which share --prompts-per-step {args.prompts_per_step} evenly")
     is_same_set = args.eval_task in (None, args.task)
     if args.split == "test" or is_same_set and args.split == args.eval_split:
         runs.fail(f"--split {args.split}: it is to be evaluated on (--eval-split), not trained on")
@@ -185,17 +186,20 @@ def gradient(args, policy, batch, minibatch, has_not_moved):
     """Sets .grad to that of the minibatch's loss; returns the sums and, as "loss", the loss.
     None if memory ran out, and there is a smaller micro-batch to try."""
     sums = {"loss": torch.zeros((), device=policy.device)}
-    for parameter in policy.parameters():
-        parameter.grad = torch.zeros_like(parameter)
     # Where A is 0, so is the gradient (but for a KL term's): a forward for the metrics will do.
     is_live = (batch.advantages[minibatch] != 0) | bool(args.kl_coef)
     try:
+        for parameter in policy.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         for with_grad in (True, False):
             for rows in batch.micro_batches(minibatch[is_live == with_grad], args.micro_batch):
                 part = batch[rows]
                 with torch.set_grad_enabled(with_grad):
                     logp, entropy = token_logps(policy, part, args.temperature)
-                    old_logp = logp.detach() if has_not_moved else part.old_logp
+                    if has_not_moved:
+                        part.old_logp = logp.detach().masked_fill(~part.mask, 0.0)
+                        batch.old_logp[rows, : logp.shape[1]] = part.old_logp
+                    old_logp = part.old_logp
                     behaviour_logp = torch.where(part.from_snapshot, part.snapshot_logp, old_logp)
                     loss, part_sums = policy_loss(
                         args.method, logp, old_logp, behaviour_logp, part.from_snapshot, part.mask,
@@ -234,6 +238,7 @@ def train(args, folder, ring, bounds, pool, held_out):
         runs.fail(f"--resume {folder}: the machines do not share this folder")
     if args.resume and runs.rank() == 0:
         runs.or_fail(checkpoint.cut_back, folder, start)
+        runs.renew_config(folder, steps=args.steps, ranks=args.ranks)
     rows = runs.gather(runs.rows_of(folder / "metrics.jsonl"))[0]
     evaluated = {row["step"] for row in rows if row["kind"] == "eval"}
     shown, stopped_by = {}, 0
@@ -266,6 +271,7 @@ def train(args, folder, ring, bounds, pool, held_out):
                 args, step, problems, policy, tokenizer, ring, bounds, reference)
             started = time.perf_counter()
             sums, norms = update(args, policy, optimizer, batch)
+            args.micro_batch = min(runs.gather(args.micro_batch))  # if memory ran out on one
             seconds.append(time.perf_counter() - started)
 
             for norm in norms:
@@ -276,12 +282,11 @@ def train(args, folder, ring, bounds, pool, held_out):
                           f"skipped, as loss or gradient is not finite ({skipped} in a row)")
             rows = (rewards, batch.lengths, batch.prefix_lengths, batch.ended)
             sums = {name: value.cpu() for name, value in sums.items()}
-            every = runs.gather(([x.cpu() for x in rows], sums, [*asked]))
+            every = runs.gather(([x.cpu() for x in rows], sums, max(asked, default=0)))
             rewards_of_all, lengths, *rest = map(torch.cat, zip(*(each[0] for each in every)))
-            sums = {}
-            for _rows, sums_of_rank, asked_of_rank in every:
-                add_sums(sums, sums_of_rank)
-                stopped_by = max([stopped_by, *asked_of_rank])
+            stopped_by, sums = max(each[2] for each in every), {}
+            for each in every:
+                add_sums(sums, each[1])
             names = [f"seconds_{part}" for part in ("prefix", "rollout", "score", "update")]
             metrics = {
                 **rollout_metrics(rewards_of_all, args.group_size, lengths, *rest),
@@ -308,7 +313,7 @@ def train(args, folder, ring, bounds, pool, held_out):
             if skipped >= 10:
                 path = checkpoint.save_batch(folder / f"batch-{step}-{runs.rank()}", batch)
                 runs.fail(f"{skipped} updates in a row were skipped; the last batch is in {path} "
-                          "(the fields of rollout.Batch); lower --learning-rate")
+                          "(the fields of rollout.Batch); start again with a lower --learning-rate")
             is_due = args.save_every and (step + 1) % args.save_every == 0
             if runs.rank() == 0 and (is_due or stopped_by or step + 1 == args.steps):
                 checkpoint.save(folder, step + 1, policy, optimizer, ring,
@@ -319,6 +324,7 @@ def train(args, folder, ring, bounds, pool, held_out):
             with runs.whole_folder(folder / "model") as new:
                 policy.save_pretrained(new)
                 tokenizer.save_pretrained(new)
+        stopped_by = max(stopped_by, *runs.gather(max(asked, default=0)))
     if not stopped_by:
         with runs.precision(args):
             evaluate_now(args.steps)
@@ -326,6 +332,8 @@ def train(args, folder, ring, bounds, pool, held_out):
 
 
 def main(argv=None):
+    if dist.is_torchelastic_launched() and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # which is "cuda" from now on
     args = parse_args(argv)
     torch.set_num_threads(args.threads)
     ring = bounds = None
@@ -340,13 +348,12 @@ def main(argv=None):
     held_out = load(args.eval_task or args.task, args.eval_split, args.eval_problems)
     pool = load(args.task, args.split, args.train_problems)
     runs.or_fail(warn_of_overlap, pool, held_out)
-    if dist.is_torchelastic_launched():
+    if args.ranks > 1 and not dist.is_initialized():
         dist.init_process_group()
     opened = runs.old_folder if args.resume else runs.new_folder
     opened = nullcontext(Path(args.out)) if runs.rank() else opened(args.out, vars(args))
-    with opened as folder:
-        if dist.is_initialized() and args.device == "cuda":
-            args.device = f"cuda:{os.environ['LOCAL_RANK']}"
+    advice = "model, optimizer and snapshots do not fit: choose a smaller model, a larger device"
+    with opened as folder, runs.enough_memory(advice):
         stopped_by = train(args, folder, ring, bounds, pool, held_out)
         if runs.rank() == 0:
             tell(folder, stopped_by)
@@ -361,7 +368,8 @@ def tell(folder, stopped_by):
     print(table({step: rows[step] for step in ([*rows][0], [*rows][-1])}))
     print(f"the trained model: {folder / 'model'}\nits curves: {curves}")
     if stopped_by:
-        print(f"stopped before its end; go on with: python train.py --resume {folder}")
+        launch = f"torchrun --nproc_per_node {runs.ranks()}" if runs.ranks() > 1 else "python"
+        print(f"stopped before its end; go on with: {launch} train.py --resume {folder}")
 
 
 if __name__ == "__main__":

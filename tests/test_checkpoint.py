@@ -204,11 +204,34 @@ def test_a_checkpoint_that_is_not_whole_is_a_line(half, capsys, name, how):
 
 @pytest.mark.parametrize("change, words", [
     ({"format": 99}, "format 99"), ({"format": None}, "format None"), ({"files": None}, "cannot"),
+    ({"step": 1}, "of this step"), ({"step": "2"}, "of this step"),
+    ({"files": ["policy", "optimizer", "snapshot-1"]}, "of these files"),
+    ({"files": ["../../base/model"]}, "of these files"),
 ])
 def test_a_checkpoint_of_another_format_is_a_line(half, capsys, change, words):
     path = half / "checkpoint-2" / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     assert words in refused(capsys, resume, half)
+
+
+@pytest.mark.parametrize("change", [
+    {"steps": "six"}, {"method": "foo"}, {"device": "cuda:99"}, {"new_flag": 1},
+    {"learning_rate": [1]},
+])
+def test_a_config_that_was_edited_is_a_line(half, capsys, change):
+    config = json.loads((half / "config.json").read_text())
+    (half / "config.json").write_text(json.dumps({**config, **change}))
+    before = contents(half)
+    line = refused(capsys, resume, half)
+    assert [*change][0].replace("_", "-") in line.replace("_", "-")
+    assert contents(half) == before
+
+
+def test_an_empty_name_is_no_new_run(capsys, monkeypatch, tmp_path):
+    """As of a variable of the shell that is not set."""
+    monkeypatch.chdir(tmp_path)
+    assert "there is no run" in refused(capsys, train.main, ["--resume", ""])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text, words", [
@@ -237,10 +260,54 @@ def test_another_model_is_a_line(half, base, capsys):
     assert json.loads((half / "config.json").read_text()) == config
 
 
-def test_lost_rows_are_a_line(half, capsys):
-    """metrics.jsonl was deleted or edited: it could never be complete again."""
-    (half / "metrics.jsonl").unlink()
-    assert "lacks steps before 2" in refused(capsys, resume, half)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "samples.jsonl"])
+@pytest.mark.parametrize("how, words", [
+    (lambda rows: [], "every step before 2"), (lambda rows: rows[2:], "every step before 2"),
+    (lambda rows: rows[1:2] + rows, "every step before 2"),
+    (lambda rows: ["{", *rows], "line 1 is broken"),
+    (lambda rows: ['{"kind": "train"}', *rows], "none of a training's"),
+])
+def test_lost_rows_are_a_line(half, capsys, name, how, words):
+    """A file that was deleted or edited could never be complete again. What is left stays."""
+    rows = (half / name).read_text().splitlines()
+    (half / name).write_text("".join(f"{row}\n" for row in how(rows)))
+    before = contents(half)
+    assert words in refused(capsys, resume, half)
+    assert contents(half) == before
+
+
+def test_blank_lines_are_no_rows(half, whole):
+    text = (half / "metrics.jsonl").read_text()
+    (half / "metrics.jsonl").write_text(text.replace("\n", "\n\n"))
+    assert resume(half) == 0 and same(half, whole)
+
+
+def test_what_has_changed_since_is_told_and_kept(half, capsys, monkeypatch):
+    config = json.loads((half / "config.json").read_text())
+    config["versions"]["torch"] = "1.0"
+    (half / "config.json").write_text(json.dumps(config))
+    assert resume(half) == 0
+    assert "note: versions were" in capsys.readouterr().err
+    now = json.loads((half / "config.json").read_text())
+    assert now["before"] == config and now["versions"]["torch"] == torch.__version__
+
+
+def test_weights_that_are_not_finite_are_not_saved(half, capsys, monkeypatch):
+    """They would take the place of the last good ones."""
+    original = train.update
+
+    def update(args, policy, *rest):
+        done = original(args, policy, *rest)
+        with torch.no_grad():
+            next(policy.parameters()).fill_(torch.inf)
+        return done
+
+    before = contents(half / "checkpoint-2")
+    monkeypatch.setattr(train, "update", update)
+    monkeypatch.setattr(train, "rollout_metrics", lambda *_: {"reward": 0.0})
+    line = refused(capsys, resume, half)
+    assert "not finite" in line and "--learning-rate" in line
+    assert contents(half / "checkpoint-2") == before
 
 
 def test_a_folder_in_use_is_a_line(half, capsys):
@@ -368,6 +435,7 @@ def test_ten_in_a_row_stop_the_run_and_leave_the_batch(base, tmp_path, capsys, m
     batch = Batch(**load_file(tmp_path / "out" / "batch-10-0.safetensors"))
     assert "batch-10-0.safetensors" in line and "10 updates in a row" in line
     assert batch.lengths.tolist() == batch.mask.sum(1).tolist() and len(batch.advantages) == 8
+    assert (batch.old_logp[batch.mask] < 0).all()  # of the first minibatch, too
     # what counts is saved too: after 8 steps, 7 were skipped, and after a resume 3 more are enough
     refused(capsys, resume, tmp_path / "out")
     assert len(rows_of(tmp_path / "out", "train")) == 11
