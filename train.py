@@ -271,49 +271,27 @@ def train(args, folder, ring, bounds, pool, held_out):
                 args, step, problems, policy, tokenizer, ring, bounds, reference)
             started = time.perf_counter()
             sums, norms = update(args, policy, optimizer, batch)
-            args.micro_batch = min(runs.gather(args.micro_batch))  # if memory ran out on one
             seconds.append(time.perf_counter() - started)
+
+            row = metrics_of(args, step, batch, seeds, rewards, sums, norms, seconds)
+            runs.append(folder / "metrics.jsonl", {"kind": "train", "step": step, **row})
+            for sampled in two_samples(args, problems, tokenizer, batch, seeds, rewards):
+                runs.append(folder / "samples.jsonl", {"step": step, **sampled})
+            shown |= {key: f"{row[key] or 0:.3f}" for key in ("reward", "entropy")}
+            bar.set_postfix(shown)
 
             for norm in norms:
                 skipped = 0 if math.isfinite(norm) else skipped + 1
-            finite = [norm for norm in norms if math.isfinite(norm)]
-            if len(finite) < len(norms):
-                runs.note(f"step {step}: {len(norms) - len(finite)} of {len(norms)} updates were "
-                          f"skipped, as loss or gradient is not finite ({skipped} in a row)")
-            rows = (rewards, batch.lengths, batch.prefix_lengths, batch.ended)
-            sums = {name: value.cpu() for name, value in sums.items()}
-            every = runs.gather(([x.cpu() for x in rows], sums, max(asked, default=0)))
-            rewards_of_all, lengths, *rest = map(torch.cat, zip(*(each[0] for each in every)))
-            stopped_by, sums = max(each[2] for each in every), {}
-            for each in every:
-                add_sums(sums, each[1])
-            names = [f"seconds_{part}" for part in ("prefix", "rollout", "score", "update")]
-            metrics = {
-                **rollout_metrics(rewards_of_all, args.group_size, lengths, *rest),
-                "snapshot_lag": None if seeds.step is None else step - seeds.step,
-                **summarize(sums),
-                "grad_norm": sum(finite) / len(finite) if finite else None,
-                "skipped_updates": len(norms) - len(finite),
-                **dict(zip(names, seconds)),
-                "tokens_per_second": lengths.sum().item() / sum(seconds),
-            }
-            runs.append(folder / "metrics.jsonl", {"kind": "train", "step": step, **metrics})
-            responses = batch.responses()
-            for i in (0, args.group_size - 1):  # a seeded row and, as a rule, one that is not
-                k = len(seeds.ids[i])
-                runs.append(folder / "samples.jsonl", {
-                    "step": step, "prompt": problems[0]["prompt"],
-                    "prefix": tokenizer.decode(responses[i][:k]),
-                    "continuation": tokenizer.decode(responses[i][k:]),
-                    "reward": rewards.nan_to_num(0.0)[i].item(),
-                    "snapshot_step": seeds.step if k else None})
-            shown |= {key: f"{metrics[key] or 0:.3f}" for key in ("reward", "entropy")}
-            bar.set_postfix(shown)
-
+            if row["skipped_updates"]:
+                runs.note(f"step {step}: {row['skipped_updates']} of {len(norms)} updates skipped, "
+                          f"as loss or gradient is not finite ({skipped} in a row)")
             if skipped >= 10:
                 path = checkpoint.save_batch(folder / f"batch-{step}-{runs.rank()}", batch)
                 runs.fail(f"{skipped} updates in a row were skipped; the last batch is in {path} "
                           "(the fields of rollout.Batch); start again with a lower --learning-rate")
+            # What one rank met with holds for all: out of memory, a signal.
+            every = runs.gather((args.micro_batch, max(asked, default=0)))
+            args.micro_batch, stopped_by = min(each[0] for each in every), max(e[1] for e in every)
             is_due = args.save_every and (step + 1) % args.save_every == 0
             if runs.rank() == 0 and (is_due or stopped_by or step + 1 == args.steps):
                 checkpoint.save(folder, step + 1, policy, optimizer, ring,
@@ -329,6 +307,41 @@ def train(args, folder, ring, bounds, pool, held_out):
         with runs.precision(args):
             evaluate_now(args.steps)
     return stopped_by
+
+
+def metrics_of(args, step, batch, seeds, rewards, sums, norms, seconds):
+    """A step's row for metrics.jsonl, of the rows of all ranks; the times are this one's."""
+    mine = [x.cpu() for x in (rewards, batch.lengths, batch.prefix_lengths, batch.ended)]
+    every = runs.gather((mine, {name: value.cpu() for name, value in sums.items()}))
+    rewards, lengths, *rest = map(torch.cat, zip(*(rows for rows, _sums in every)))
+    sums = {}
+    for _rows, part in every:
+        add_sums(sums, part)
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    names = [f"seconds_{part}" for part in ("prefix", "rollout", "score", "update")]
+    return {
+        **rollout_metrics(rewards, args.group_size, lengths, *rest),
+        "snapshot_lag": None if seeds.step is None else step - seeds.step,
+        **summarize(sums),
+        "grad_norm": sum(finite) / len(finite) if finite else None,
+        "skipped_updates": len(norms) - len(finite),
+        **dict(zip(names, seconds)),
+        "tokens_per_second": lengths.sum().item() / sum(seconds),
+    }
+
+
+def two_samples(args, problems, tokenizer, batch, seeds, rewards):
+    """A seeded row and, as a rule, one that is not, of the first problem, for samples.jsonl."""
+    responses, values = batch.responses(), rewards.nan_to_num(0.0).tolist()
+    for i in (0, args.group_size - 1):
+        k = len(seeds.ids[i])
+        yield {
+            "prompt": problems[0]["prompt"],
+            "prefix": tokenizer.decode(responses[i][:k]),
+            "continuation": tokenizer.decode(responses[i][k:]),
+            "reward": values[i],
+            "snapshot_step": seeds.step if k else None,
+        }
 
 
 def main(argv=None):

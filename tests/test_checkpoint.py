@@ -423,7 +423,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(base, tmp_path, cap
     assert [row["skipped_updates"] for row in rows] == [0, 1, 0]
     assert [row["grad_norm"] is None for row in rows] == [False, True, False]
     notes = [x for x in capsys.readouterr().err.splitlines() if x.startswith("note: step 1")]
-    assert len(notes) == 1 and "1 of 1 updates" in notes[0] and "1 in a row" in notes[0]
+    assert len(notes) == 1 and "1 of 1 updates skipped" in notes[0] and "1 in a row" in notes[0]
 
 
 def test_ten_in_a_row_stop_the_run_and_leave_the_batch(base, tmp_path, capsys, monkeypatch):
