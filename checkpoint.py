@@ -35,7 +35,7 @@ def flags(parser, argv, args):
             runs.fail(f"{path} is not a training's, or of another version: only one of the two "
                       f"knows the flag {min(strange)}. Resume it by the version that began it")
     except OSError as error:
-        runs.fail(f"--resume {folder}: there is no run ({error})")
+        runs.fail(f"--resume {folder}: there is no run ({error}); give the folder with config.json")
     except (ValueError, AttributeError) as error:
         runs.fail(f"{path} is broken ({error}). If the run was killed before its first step, there "
                   "is nothing to resume: remove the folder, and start again")
@@ -89,21 +89,23 @@ def restore(folder, policy, optimizer, ring):
     The ring may be None, as for save. ValueError if the newest checkpoint is not whole, has another
     format, or is of another model.
     """
-    for path in _whole(folder)[-1:]:
-        try:
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-            if state["format"] != FORMAT:
-                raise ValueError(f"it has format {state['format']}, this version has {FORMAT}")
-            if [state["step"], {*state["files"]}] != [
-                    int(path.name[11:]), {file.stem for file in path.glob("*.safetensors")}]:
-                raise ValueError("its state.json is not of this step, or not of these files")
-            files = {name: load_file(path / f"{name}.safetensors") for name in state["files"]}
-            _put_back(files, policy, optimizer, ring)
-            return state
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise ValueError(f"{path} cannot be resumed from: {error}; if you remove it, --resume "
-                             "takes the one before, or starts again") from error
-    return {}
+    if not (whole := _whole(folder)):
+        return {}
+    path = whole[-1]
+    try:
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        if state["format"] != FORMAT:
+            raise ValueError(f"it has format {state['format']}, this version has {FORMAT}")
+        if [state["step"], {*state["files"]}] != [
+                int(path.name[11:]), {file.stem for file in path.glob("*.safetensors")}]:
+            raise ValueError("its state.json is not of this step, or not of these files")
+        files = {name: load_file(path / f"{name}.safetensors") for name in state["files"]}
+        _put_back(files, policy, optimizer, ring)
+        return state
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        before = whole[-2] if whole[1:] else "step 0, and trains anew"
+        raise ValueError(f"{path} cannot be resumed from: {error}; if it is removed, --resume goes "
+                         f"on from {before}") from error
 
 
 def _put_back(files, policy, optimizer, ring):

@@ -183,7 +183,7 @@ def main(argv=None):
         for task in sets:  # what does not fit is told before hours of sampling
             sets[task] = runs.or_fail(askable, model, tokenizer, caps[task], sets[task])
         try:
-            with runs.precision(args), runs.enough_memory("lower --batch-size"):
+            with runs.precision(args), runs.explained("lower --batch-size"):
                 for task, rows in sets.items():
                     results[task] = evaluate(
                         model, tokenizer, rows, args.samples, caps[task], args.temperature,

@@ -126,17 +126,17 @@ def precision(args):
 def finish_step_on_interrupt():
     """Yields a list that gets the signal's number on Ctrl-C or SIGTERM; the loop then ends after
     its step. A second signal ends it at once."""
-    asked = []
+    signals = []
 
     def handle(signum, frame):
-        if asked:
+        if signals:
             _stop(signum, frame)
-        asked.append(signum)
+        signals.append(signum)
         _say(f"{signal.Signals(signum).name}: finishing this step; once more stops at once")
 
     previous = {signum: signal.signal(signum, handle) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield signals
     finally:
         for signum, handler in previous.items():
             signal.signal(signum, handler)
@@ -148,8 +148,9 @@ def _stop(signum, frame):
 
 
 @contextlib.contextmanager
-def enough_memory(advice):
-    """Running out of memory in it is told in one line, with what to do about it."""
+def explained(advice):
+    """What torch can fail with through no bug of ours, told in one line: out of memory, with what
+    to do about it, and logits that are not finite."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -179,7 +180,8 @@ def main(function):
     except RuntimeError as error:
         if "by peer" not in str(error):
             raise
-        fail("another process of this training has ended; its own message tells why")
+        fail("another process of this training has ended; its own message tells why, and one that "
+             "was killed, as for want of memory, has none; go on by --resume")
 
 
 # ------------------------------------------------------------------------- several processes
@@ -229,20 +231,13 @@ def new_folder(folder, config):
         fail(f"--out {folder} cannot be used ({error.strerror}); no run is overwritten: go on with "
              "a training by --resume, name another folder, or remove what is there")
     try:
-        with _alone_in(folder):
+        with alone_in(folder):
             yield folder
     finally:
         with contextlib.suppress(OSError):  # not a mounted volume, say
             if [path.name for path in folder.iterdir()] == ["config.json"]:
                 (folder / "config.json").unlink()
                 folder.rmdir()
-
-
-@contextlib.contextmanager
-def old_folder(folder, config):
-    """The folder of a run (a Path) that is to go on, in place of new_folder."""
-    with _alone_in(Path(folder)):
-        yield Path(folder)
 
 
 def renew_config(folder, **changes):
@@ -267,10 +262,11 @@ def _config_text(config):
 
 
 @contextlib.contextmanager
-def _alone_in(folder):
-    """Fails if another process is at work in the folder. The lock ends with the process."""
+def alone_in(folder):
+    """The folder of a run, as a Path, to work in: alone, or it fails. The lock that sees to it ends
+    with the process, however that ends."""
     if fcntl is None:
-        yield
+        yield Path(folder)
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -280,7 +276,7 @@ def _alone_in(folder):
     except OSError:
         pass  # a file system without locks
     try:
-        yield
+        yield Path(folder)
     finally:
         os.close(handle)
 
@@ -350,8 +346,8 @@ def whole_file(path):
 
 
 def sync(path):
-    """Waits until a file or folder is on the disk. (Windows cannot do this to a folder.)"""
-    with contextlib.suppress(FileNotFoundError, *[PermissionError] * (os.name == "nt")):
+    """Waits until a file or folder, if there is one, is on the disk."""
+    if path.exists() and os.name != "nt":  # Windows cannot do this to a folder
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)
         os.close(handle)

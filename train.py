@@ -32,7 +32,7 @@ from rollout import response_text, rollout, score, stop_ids, stream, token_logps
 from seeds import Ring, draw_prefixes, no_seeds, prefix_bounds, seeded_rows, snapshot_logp
 from tasks.problems import askable, load_problems, open_model, problems_of_step, prompt_ids
 from tasks.problems import reward, task_of, warn_of_overlap
-from tasks.sets import add_flags, short_name
+from tasks.sets import add_flags, local, short_name
 
 # ----------------------------------------------------------------------------------------- flags
 
@@ -42,7 +42,7 @@ def parse_args(argv=None):
     count, natural, share = runs.number(int, 1), runs.number(int, 0), runs.number(float, 0, 1)
     positive, weight = runs.number(float, 1e-6), runs.number(float, 0)
     add = p.add_argument
-    add("--task", default="countdown", help="countdown4, gsm8k, math, a file, a Hub id")
+    add("--task", default="countdown", type=local, help="countdown4, gsm8k, math, file, Hub id")
     add("--split", default="train", help="of --task")
     add_flags(p)
     add("--method", default="thinking_seeds", choices=METHODS, help="see loss.py")
@@ -75,7 +75,8 @@ def parse_args(argv=None):
     add("--eval-every", type=natural, default=50, help="steps; 0: only before and after")
     add("--eval-problems", type=count, default=300, help="held-out problems, always the same")
     add("--eval-samples", type=count, default=16, help="per problem: pass@k up to this k")
-    add("--eval-task", help="what to evaluate on, with columns of the usual names; None: --task")
+    add("--eval-task", type=local, help="what to evaluate on, by columns of the usual names; "
+        "None: --task")
     add("--eval-split", default="test", help="of --eval-task; countdown: tune, to choose flags by")
     add("--save-every", type=natural, default=25, help="steps between checkpoints; 0: last only")
     add("--resume", help="folder of a run to go on with; only --steps may differ from its flags")
@@ -90,10 +91,11 @@ def parse_args(argv=None):
     args.out = args.out or f"runs/{args.method}-{short_name(args.task)}-{args.rng_seed}"
     # Flags that cannot work together fail here, before anything long starts.
     args.ranks = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 1
-    share, rest = divmod(args.prompts_per_step, args.ranks)
-    if rest or args.minibatches > share:
-        runs.fail(f"--minibatches {args.minibatches}: each needs a whole group of every process, "
-                  f"{args.ranks}, which share --prompts-per-step {args.prompts_per_step} evenly")
+    groups, rest = divmod(args.prompts_per_step, args.ranks)  # of each process
+    if rest or args.minibatches > groups:
+        runs.fail(f"--prompts-per-step {args.prompts_per_step}: give a multiple of the number of "
+                  f"processes, {args.ranks}, and enough for --minibatches {args.minibatches}, of "
+                  "which each needs a group of every process")
     is_same_set = args.eval_task in (None, args.task)
     if args.split == "test" or is_same_set and args.split == args.eval_split:
         runs.fail(f"--split {args.split}: it is to be evaluated on (--eval-split), not trained on")
@@ -125,7 +127,7 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
     # (What is drawn depends on the rank, but for the snapshot: one for all.)
     seeds = no_seeds(len(prompts))
     torch.manual_seed(stream(args.rng_seed, step, "snapshot"))
-    with runs.enough_memory("in sampling: lower --prompts-per-step or --group-size"):
+    with runs.explained("in sampling: lower --prompts-per-step or --group-size"):
         if ring is not None and (taken := ring.choose(step)) is not None:
             torch.manual_seed(stream(args.rng_seed, step, "prefixes", runs.rank()))
             seeds = draw_prefixes(
@@ -140,8 +142,9 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
 
     # 3. Score: the policy's own log-probs as of now, on the snapshot's tokens too. Not those of the
     # first minibatch: its update begins with this very policy, and so its forward tells them.
-    with runs.enough_memory("in scoring: lower --micro-batch"):
-        later = torch.cat([batch.lengths.new_empty(0), *minibatches(args, batch)[1:]])
+    with runs.explained("in scoring: lower --micro-batch"):
+        rows = torch.arange(len(batch.lengths), device=policy.device)
+        later = rows[len(minibatches(args, batch)[0]) :]
         batch.old_logp, _entropy = score(policy, batch, args.temperature, args.micro_batch, later)
         batch.snapshot_logp = snapshot_logp(seeds, batch)
         if reference is not None:
@@ -177,7 +180,7 @@ def update(args, policy, optimizer, batch):
         norms.append(norm.item() if is_finite else math.nan)
         if is_finite:
             optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # its memory is of use to the next rollout
         add_sums(sums, part)
     return sums, norms
 
@@ -188,9 +191,8 @@ def gradient(args, policy, batch, minibatch, has_not_moved):
     sums = {"loss": torch.zeros((), device=policy.device)}
     # Where A is 0, so is the gradient (but for a KL term's): a forward for the metrics will do.
     is_live = (batch.advantages[minibatch] != 0) | bool(args.kl_coef)
+    policy.zero_grad()
     try:
-        for parameter in policy.parameters():
-            parameter.grad = torch.zeros_like(parameter)
         for with_grad in (True, False):
             for rows in batch.micro_batches(minibatch[is_live == with_grad], args.micro_batch):
                 part = batch[rows]
@@ -208,6 +210,9 @@ def gradient(args, policy, batch, minibatch, has_not_moved):
                 if with_grad:
                     loss.backward()
                 add_sums(sums, {"loss": loss.detach(), **part_sums})
+        for parameter in policy.parameters():
+            if parameter.grad is None:  # no row was live, and AdamW and the ranks need a gradient
+                parameter.grad = torch.zeros_like(parameter)
         return sums
     except (RuntimeError, MemoryError) as error:
         if not runs.is_out_of_memory(error):
@@ -239,6 +244,8 @@ def train(args, folder, ring, bounds, pool, held_out):
     if args.resume and runs.rank() == 0:
         runs.or_fail(checkpoint.cut_back, folder, start)
         runs.renew_config(folder, steps=args.steps, ranks=args.ranks)
+        runs.note(f"{folder} has {start} of {args.steps} steps in a checkpoint, and " + (
+            "goes on from there" if start < args.steps else "nothing to do; --steps may grow"))
     rows = runs.gather(runs.rows_of(folder / "metrics.jsonl"))[0]
     evaluated = {row["step"] for row in rows if row["kind"] == "eval"}
     shown, stopped_by = {}, 0
@@ -246,7 +253,7 @@ def train(args, folder, ring, bounds, pool, held_out):
     def evaluate_now(step):  # always on the same problems, and without seeds
         if step in evaluated:  # before this process was resumed
             return
-        with runs.enough_memory("lower --micro-batch, an evaluation samples 8 times as many rows"):
+        with runs.explained("lower --micro-batch, an evaluation samples 8 times as many rows"):
             metrics = evaluate(
                 policy, tokenizer, held_out, args.eval_samples, args.max_new_tokens,
                 args.temperature, 8 * args.micro_batch, (args.rng_seed, step, "evaluation"),
@@ -256,7 +263,7 @@ def train(args, folder, ring, bounds, pool, held_out):
 
     bar = tqdm(range(start, args.steps), args.method, args.steps, initial=start, unit="step",
                disable=runs.rank() > 0)
-    with runs.precision(args), runs.finish_step_on_interrupt() as asked:
+    with runs.precision(args), runs.finish_step_on_interrupt() as signals:
         for step in bar:
             if step == 0 or (args.eval_every and step % args.eval_every == 0):
                 evaluate_now(step)
@@ -290,7 +297,7 @@ def train(args, folder, ring, bounds, pool, held_out):
                 runs.fail(f"{skipped} updates in a row were skipped; the last batch is in {path} "
                           "(the fields of rollout.Batch); start again with a lower --learning-rate")
             # What one rank met with holds for all: out of memory, a signal.
-            every = runs.gather((args.micro_batch, max(asked, default=0)))
+            every = runs.gather((args.micro_batch, max(signals, default=0)))
             args.micro_batch, stopped_by = min(each[0] for each in every), max(e[1] for e in every)
             is_due = args.save_every and (step + 1) % args.save_every == 0
             if runs.rank() == 0 and (is_due or stopped_by or step + 1 == args.steps):
@@ -302,7 +309,7 @@ def train(args, folder, ring, bounds, pool, held_out):
             with runs.whole_folder(folder / "model") as new:
                 policy.save_pretrained(new)
                 tokenizer.save_pretrained(new)
-        stopped_by = max(stopped_by, *runs.gather(max(asked, default=0)))
+        stopped_by = max(stopped_by, *runs.gather(max(signals, default=0)))
     if not stopped_by:
         with runs.precision(args):
             evaluate_now(args.steps)
@@ -363,10 +370,10 @@ def main(argv=None):
     runs.or_fail(warn_of_overlap, pool, held_out)
     if args.ranks > 1 and not dist.is_initialized():
         dist.init_process_group()
-    opened = runs.old_folder if args.resume else runs.new_folder
-    opened = nullcontext(Path(args.out)) if runs.rank() else opened(args.out, vars(args))
+    opened = runs.alone_in(args.out) if args.resume else runs.new_folder(args.out, vars(args))
+    opened = nullcontext(Path(args.out)) if runs.rank() else opened
     advice = "model, optimizer and snapshots do not fit: choose a smaller model, a larger device"
-    with opened as folder, runs.enough_memory(advice):
+    with opened as folder, runs.explained(advice):
         stopped_by = train(args, folder, ring, bounds, pool, held_out)
         if runs.rank() == 0:
             tell(folder, stopped_by)

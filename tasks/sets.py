@@ -10,6 +10,7 @@ import json
 import re
 from pathlib import Path
 
+import runs
 from runs import note
 from tasks import verify
 
@@ -30,13 +31,19 @@ FORMATS = (".jsonl", ".json", ".csv", ".parquet")
 def add_flags(parser):
     """The flags about sets of math problems."""
     add = parser.add_argument
-    add("--data-dir", help="folder that holds NAME.jsonl, NAME_test.jsonl, NAME_train*.jsonl")
+    add("--data-dir", type=runs.local,
+        help="folder that holds NAME.jsonl, NAME_test.jsonl, NAME_train*.jsonl")
     add("--dataset-config", help="of a Hub id that has several")
     add("--problem-column", help=f"of --task; None: {', '.join(PROBLEM)}")
     add("--answer-column", help=f"of --task; None: {', '.join(ANSWER)}")
     add("--system-prompt", help="of math problems; '' leaves it to the chat template",
         default=r"Please reason step by step, and put your final answer within \boxed{}.")
     add("--no-chat-template", action="store_true", help="ask math problems as plain text")
+
+
+def local(task):
+    """An argparse type: as runs.local, but the name of a set or task is no folder."""
+    return runs.local(task) if "/" in task or Path(task).is_file() else task
 
 
 def short_name(task):

@@ -159,6 +159,22 @@ def test_a_finished_run_may_grow(base, whole, tmp_path):
     assert config["steps"] == 6 and config["before"] == json.loads(before)
 
 
+def test_it_may_go_on_from_another_folder(tmp_path, base, monkeypatch):
+    """What its flags name is where it was."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    shutil.copytree(base, tmp_path / "here" / "base")
+    for name in ("train", "test"):
+        text = json.dumps({"problem": f"1+1, {name}?", "answer": "2"})
+        (tmp_path / "here" / f"{name}.jsonl").write_text(f"{text}\n" * 4)
+    monkeypatch.chdir(tmp_path / "here")
+    flags = "--task train.jsonl --eval-task test.jsonl --max-new-tokens 4 --no-chat-template"
+    run("base", "out", f"--steps 2 {flags}")
+    monkeypatch.chdir(tmp_path / "there")
+    assert resume("../here/out", "--steps", "3") == 0
+    assert len(rows_of(tmp_path / "here" / "out", "train")) == 3
+
+
 def test_a_finished_run_has_nothing_to_do(whole, tmp_path, capsys):
     """And what it has is not touched."""
     shutil.copytree(whole, tmp_path / "out")

@@ -76,6 +76,13 @@ def test_the_map_names_every_file():
     assert {path.name for path in ROOT.glob("*.py")} < listed  # tasks/ may hold tasks of your own
 
 
+def test_every_link_within_it_has_a_heading():
+    headings = re.findall(r"^#+ (.*)", README, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    links = re.findall(r"\]\(#([\w-]+)\)", README)
+    assert links and {*links} <= anchors
+
+
 def test_the_methods_table_is_complete():
     table = README.split("## Methods")[1].split("##")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(train.METHODS)
