@@ -329,7 +329,7 @@ def test_weights_that_are_not_finite_are_not_saved(half, capsys, monkeypatch):
 def test_a_folder_in_use_is_a_line(half, capsys):
     """Two processes would train two policies into one metrics.jsonl."""
     before = contents(half)
-    with runs.old_folder(half, json.loads((half / "config.json").read_text())):
+    with runs.alone_in(half):
         done = subprocess.run([sys.executable, ROOT / "train.py", "--resume", half],
                               capture_output=True, text=True)
     assert done.returncode == 2 and "is in use" in done.stderr and "Traceback" not in done.stderr

@@ -61,8 +61,8 @@ def test_the_other_commands_and_flags_exist(monkeypatch):
         for flag in re.findall(r'"(--[a-z0-9-]+)"', Path(module.__file__).read_text())
     } | {
         flag
-        for name in ("runs.py", "tasks/sets.py", "experiments/grade.py")
-        for flag in re.findall(r'"(--[a-z-]+)"', (ROOT / name).read_text())
+        for path in (ROOT / "runs.py", ROOT / "tasks/sets.py", *ROOT.glob("experiments/*.py"))
+        for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())
     }
     own = re.sub(r"pip install [^&\n]*|--nproc_per_node", "", README)  # whose flags are others'
     named = set(re.findall(r"(?<![\w-])(--[a-z]+(?:-[a-z]+)*)", own))
