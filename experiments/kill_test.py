@@ -16,6 +16,7 @@ brings to the disk.
 import argparse
 import contextlib
 import json
+import os
 import random
 import re
 import shutil
@@ -58,11 +59,13 @@ class Child:
         self.look()  # at what earlier processes have left
         # Whether it has cut rows that the last checkpoint had not seen, and when its own first came
         self.has_cut, self.first_row, self.begun = False, None, time.time()
-        # In a session of its own: Ctrl-C is for this script, which then ends it.
+        # In a session of its own: Ctrl-C is for this script, which then ends it. glibc keeps much
+        # of what is freed, by chance, unless the size to give back at once is fixed.
         with open(folder.parent / "output.txt", "a") as output:
             self.process = subprocess.Popen(
                 begin_or_resume(train, flags, folder), stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, start_new_session=True)
+                stderr=output, start_new_session=True,
+                env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"})
 
     def __enter__(self):
         return self
