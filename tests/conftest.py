@@ -4,6 +4,8 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from tasks import countdown
+
 torch.set_num_threads(1)  # for models of this size a second thread is only in the way
 
 
@@ -24,3 +26,17 @@ def random_model(**config):
 @pytest.fixture
 def model():
     return random_model()
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory):
+    """The folder of a hardly trained base policy; not to be written to."""
+    folder = tmp_path_factory.mktemp("base")
+    for part in countdown.warm_up(5, 3):
+        part.save_pretrained(folder)
+    return str(folder)
+
+
+def easy_reward_of(text, row):
+    """Such a policy solves nothing, and without rewards no weight would ever move."""
+    return sum(map(ord, text)) % 7 / 6

@@ -14,6 +14,7 @@ import sys
 
 import pytest
 import torch
+from conftest import easy_reward_of
 from safetensors.torch import load_file
 from test_train import ROOT, SMALL, command, interrupt, lines, rows_of
 
@@ -21,7 +22,6 @@ import checkpoint
 import runs
 import train
 from rollout import Batch
-from tasks import countdown
 
 FLAGS = (
     "--steps 6 --save-every 2 --eval-every 2 --learning-rate 1e-3 --lr-warmup 3 --minibatches 1 "
@@ -29,19 +29,10 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    """The folder of a hardly trained base policy."""
-    folder = tmp_path_factory.mktemp("base")
-    for part in countdown.warm_up(5, 3):
-        part.save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def easy_reward():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "reward", lambda text, row: sum(map(ord, text)) % 7 / 6)
+        patch.setattr(train, "reward", easy_reward_of)
         yield
 
 

@@ -3,15 +3,12 @@
 import random
 
 from experiments import kill_test
-from tasks import countdown
 
 
-def test_killed_and_resumed_is_bit_for_bit_the_same(tmp_path):
+def test_killed_and_resumed_is_bit_for_bit_the_same(base, tmp_path):
     """Of the kills the first meets the first save, which leaves no whole checkpoint, and the last
     one a save that has a checkpoint before it."""
-    for part in countdown.warm_up(5, 3):
-        part.save_pretrained(tmp_path / "base")
-    flags = f"--model {tmp_path / 'base'} --steps 6 --eval-every 3 --eval-problems 4".split()
+    flags = f"--model {base} --steps 6 --eval-every 3 --eval-problems 4".split()
     checks = kill_test.kill_test(
         kill_test.TRAIN, kill_test.SMALL + flags, tmp_path, ["save", "step", "save"],
         random.Random(3))

@@ -4,13 +4,14 @@ import copy
 
 import pytest
 import torch
+from conftest import easy_reward_of
 from transformers import TrainerCallback
 
 import train
 from loss import row_weights
 from rollout import score
 from seeds import Ring, prefix_bounds
-from tasks import countdown, problems
+from tasks import problems
 
 pytest.importorskip("trl", reason="TRL is no dependency of ours: pip install trl==1.16.0")
 from experiments import trl_seeds  # noqa: E402
@@ -22,21 +23,13 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """The folder of a hardly trained base policy."""
-    folder = tmp_path_factory.mktemp("model")
-    for part in countdown.warm_up(5, 3):
-        part.save_pretrained(folder)
-    return str(folder)
+def model(base):
+    return base
 
 
 @pytest.fixture(autouse=True)
 def easy_reward(monkeypatch):
-    """Such a policy solves nothing, and without rewards there would be no gradient."""
-    def of_text(text, row):
-        return sum(map(ord, text)) % 7 / 6
-
-    monkeypatch.setattr(problems.TASKS["countdown"], "reward", of_text)
+    monkeypatch.setattr(problems.TASKS["countdown"], "reward", easy_reward_of)
 
 
 class ThePlainStep(TrainerCallback):
