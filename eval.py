@@ -76,7 +76,7 @@ def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_
             asked = [prompts[job // samples] for job in chunk]
             responses, entropies = sample(model, asked, cap, temperature, stop), []
             if temperature > 0:
-                batch = make_batch(asked, responses, [0] * len(chunk), stop, model.device)
+                batch = make_batch(asked, responses, stop, model.device)
                 _logp, entropy = score(model, batch, temperature, -(-batch_size // 8))
                 entropies = entropy.double().sum(1).tolist()
             for job, ids, entropy in zip_longest(chunk, responses, entropies):

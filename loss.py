@@ -24,7 +24,7 @@ T response tokens.
 
 import torch
 
-C = 2.0  # where w or rho is above it, a token counts as `capped` in the metrics
+C = 2.0  # the cap of `decoupled` and `truncated`; above it, a token is `capped` in the metrics
 
 
 def group_advantages(rewards, group_size):
@@ -66,7 +66,10 @@ REDUCTIONS = ("token", "seq", "dr")
 # ----------------------------------------------------------- what a method does with the prefix
 #
 # A prefix term gets r, w, A (all [B, T]) and the clip bounds, and returns the objective and where
-# its gradient is clipped away (bool). It is called on every token and used on the snapshot's.
+# its gradient is clipped away (bool, or False for nowhere). It is called on every token and used on
+# the snapshot's.
+# What is said of bias holds at theta = old, for the on-policy objective; tests/test_enumeration.py
+# has it as exact sums.
 
 
 def clipped(ratio, A, clip):
@@ -84,12 +87,50 @@ def clipped(ratio, A, clip):
 def anchored_at_snapshot(r, w, A, clip):
     """min(rho A, clip(rho) A): the reading closest to the abstract of arXiv 2601.21476.
 
-    Bias: rho corrects the choice of each token, but neither the distribution of the states before
-    it nor the reward-to-go, in which the snapshot still finishes the prefix; exact only for k = 1.
-    And the clip is centred on the snapshot: before any update it already drops the tokens that the
-    policy has moved the right way since, and what is left pulls it back towards its past.
+    Bias: that of `unclipped`, and the clip is centred on the snapshot: before any update it already
+    drops the tokens that the policy has moved the right way since, and what is left pulls it back
+    towards its past.
     """
     return clipped(r * w, A, clip)
+
+
+def decoupled(r, w, A, clip):
+    """min(w, C) min(r A, clip(r) A): w weighs the token, and the clip is centred on the old policy
+    (decoupled PPO, arXiv 2110.00641; the cap on w as in V-trace, arXiv 1802.01561).
+
+    Bias: that of `unclipped`, and where w > C the token counts for less than it should. No pull
+    towards the snapshot: before the first update nothing is clipped.
+    """
+    objective, is_clipped = clipped(r, A, clip)
+    return w.clamp(max=C) * objective, is_clipped
+
+
+def unclipped(r, w, A, clip):
+    """rho A: importance sampling of each token for itself, the token form with the least bias.
+
+    Bias: rho corrects the choice of each token, but neither the distribution of the states before
+    it nor the reward-to-go, in which the snapshot still finishes the prefix; exact only for k = 1.
+    """
+    return r * w * A, False
+
+
+def truncated(r, w, A, clip):
+    """stop_grad(min(rho, C)) A log pi_theta (CISPO, arXiv 2506.13585): the weight is bounded, and
+    still no token loses its gradient, however far it has moved.
+
+    Bias: that of `unclipped`, and where rho > C the token counts for less than it should.
+    """
+    # r / r.detach() is 1, and its gradient that of log pi_theta
+    return (r * w).clamp(max=C).detach() * A * (r / r.detach()), False
+
+
+def uncorrected(r, w, A, clip):
+    """min(r A, clip(r) A): as if the old policy had written the snapshot's tokens.
+
+    Bias: it follows the snapshot's choices, not the policy's; and with a baseline that rows of both
+    share, a snapshot that is weaker than the policy is pushed away from, whatever its tokens do.
+    """
+    return clipped(r, A, clip)
 
 
 def masked(r, w, A, clip):
@@ -98,14 +139,19 @@ def masked(r, w, A, clip):
     Bias: none for the mixed objective (prefix from the snapshot, rest from the policy), where the
     prefix does not depend on theta; but nothing is learnt about the first k tokens of those rows.
     """
-    return torch.zeros_like(A), torch.zeros_like(A, dtype=torch.bool)
+    return torch.zeros_like(A), False
 
 
 PREFIX_TERMS = {
     "grpo": masked,  # no row has a prefix
     "thinking_seeds": anchored_at_snapshot,
+    "decoupled": decoupled,
+    "unclipped": unclipped,
+    "truncated": truncated,
     "mask_prefix": masked,
+    "no_correction": uncorrected,
     "sequence_mix": anchored_at_snapshot,  # the snapshot writes whole rows: see seeds.py
+    "suffix": anchored_at_snapshot,  # the snapshot writes the ends of rows: see seeds.py
 }
 METHODS = tuple(PREFIX_TERMS)
 
@@ -115,14 +161,14 @@ METHODS = tuple(PREFIX_TERMS)
 
 def policy_loss(
     method, logp, old_logp, behaviour_logp, from_snapshot, mask, advantages, weights, clip,
-    entropy, ref_logp=None, kl_coef=0.0,
+    prefix_clip, entropy, ref_logp=None, kl_coef=0.0,
 ):
     """The loss of some rows (a scalar, to call backward on) and their sums for `summarize`.
 
     logp [B, T] has the gradient; old_logp, behaviour_logp, ref_logp and entropy (for the metrics)
     are [B, T] constants; from_snapshot and mask [B, T] bool; advantages and weights (row_weights)
-    [B]; clip = (clip_low, clip_high). Over a partition of the rows of an optimizer step, losses and
-    sums add up to those of the step.
+    [B]; clip = (clip_low, clip_high), and prefix_clip the same for the snapshot's tokens. Over a
+    partition of the rows of an optimizer step, losses and sums add up to those of the step.
     """
     # Padding may hold anything, -inf and nan included; multiplying by a mask would keep the nan.
     logp, old_logp, behaviour_logp = (
@@ -134,7 +180,7 @@ def policy_loss(
     A = advantages.unsqueeze(1).expand_as(logp)
 
     objective, is_clipped = clipped(r, A, clip)
-    prefix_objective, prefix_clipped = PREFIX_TERMS[method](r, w, A, clip)
+    prefix_objective, prefix_clipped = PREFIX_TERMS[method](r, w, A, prefix_clip)
     objective = torch.where(from_snapshot, prefix_objective, objective)
     is_clipped = torch.where(from_snapshot, prefix_clipped, is_clipped)
 

@@ -152,7 +152,7 @@ def sample(model, prompts, cap, temperature, stop, prefixes=None):
 def rollout(model, prompts, prefixes, cap, temperature, stop):
     """A Batch of one response per prompt: the given prefix, maybe empty, continued by the model."""
     responses = sample(model, prompts, cap, temperature, stop, prefixes)
-    return make_batch(prompts, responses, [len(x) for x in prefixes], stop, model.device)
+    return make_batch(prompts, responses, stop, model.device)
 
 
 # ---------------------------------------------------------------------------- the batch, scoring
@@ -170,10 +170,10 @@ class Batch:
     prompt_lengths: torch.Tensor  # [B]
     response_ids: torch.Tensor  # [B, T] right-padded: prefix, then continuation
     lengths: torch.Tensor  # [B] response tokens, at least 1
-    prefix_lengths: torch.Tensor  # [B] k: the snapshot wrote tokens t < k; 0 in an unseeded row
     ended: torch.Tensor  # [B] bool: by a stop id, not by the cap
-    old_logp: torch.Tensor | None = None  # [B, T] of the policy as it sampled, on the prefix too
+    from_snapshot: torch.Tensor | None = None  # [B, T] bool: the snapshot wrote the token
     snapshot_logp: torch.Tensor | None = None  # [B, T] of the snapshot, 0 where it did not write
+    old_logp: torch.Tensor | None = None  # [B, T] of the policy as it sampled, on the prefix too
     ref_logp: torch.Tensor | None = None  # [B, T] of the reference, with a KL term
     advantages: torch.Tensor | None = None  # [B]
     weights: torch.Tensor | None = None  # [B] of a row's tokens in the loss of its minibatch
@@ -181,10 +181,6 @@ class Batch:
     @property
     def mask(self):  # [B, T] bool
         return _below(self.lengths, self.response_ids.shape[1])
-
-    @property
-    def from_snapshot(self):  # [B, T] bool
-        return _below(self.prefix_lengths, self.response_ids.shape[1])
 
     def responses(self):
         """The B responses as id lists."""
@@ -206,13 +202,12 @@ class Batch:
         return rows[lengths.argsort(stable=True)].split(size) if len(rows) else ()
 
 
-def make_batch(prompts, responses, prefix_lengths, stop, device):
-    """A Batch from id lists; the log-probs are still missing."""
+def make_batch(prompts, responses, stop, device):
+    """A Batch from id lists; who wrote which token, and the log-probs, are still missing."""
     prompt_ids, prompt_mask = _pad(prompts, device, left=True)
     response_ids, mask = _pad(responses, device, left=False)
     ended = torch.tensor([row[-1] in stop for row in responses], device=device)
-    k, T = torch.tensor(prefix_lengths, device=device), mask.sum(1)
-    return Batch(prompt_ids, prompt_mask.sum(1), response_ids, T, k, ended)
+    return Batch(prompt_ids, prompt_mask.sum(1), response_ids, mask.sum(1), ended)
 
 
 def token_logps(model, batch, temperature):

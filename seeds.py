@@ -34,6 +34,9 @@ import torch
 from rollout import make_batch, sample, score
 
 
+CHOICES = ("uniform", "oldest", "newest")
+
+
 class Ring:
     """The last `size` snapshots, one every `every` steps; those at least `min_lag` steps old serve.
 
@@ -67,11 +70,12 @@ class Ring:
         """The steps of the snapshots that are old enough at this step."""
         return [taken for taken, _ in self.snapshots if step - taken >= self.min_lag]
 
-    def choose(self, step):
-        """One of the eligible steps, each as likely, or None. Draws from torch's global generator:
-        reseed first."""
+    def choose(self, step, choice="uniform"):
+        """One of the eligible steps, or None: the oldest, the newest, or (uniform) each as likely.
+        Draws from torch's global generator: reseed first."""
         eligible = self.eligible(step)
-        return eligible[torch.randint(len(eligible), ()).item()] if eligible else None
+        drawn = torch.randint(max(1, len(eligible)), ()).item()
+        return eligible[{"oldest": 0, "newest": -1, "uniform": drawn}[choice]] if eligible else None
 
     @torch.no_grad()
     def load(self, taken, policy):
@@ -98,13 +102,14 @@ class Seeds:
     """What the snapshot wrote for the B rows of a step; an unseeded row has empty lists."""
 
     ids: list  # B lists of up to k token ids: shorter where the snapshot ended its answer
-    logp: list  # B lists of as many floats, the snapshot's log-probs of them
+    starts: list  # B ints, the first of them that the snapshot wrote: 0, except for `suffix`
+    logp: list  # B lists of floats, the snapshot's log-probs of those from there on
     step: int | None = None  # the snapshot's; None where no row is seeded
 
 
 def no_seeds(rows):
     """A step without a past: plain on-policy GRPO."""
-    return Seeds([[] for _ in range(rows)], [[] for _ in range(rows)])
+    return Seeds([[] for _ in range(rows)], [0] * rows, [[] for _ in range(rows)])
 
 
 def seeded_rows(fraction, group_size):
@@ -132,31 +137,47 @@ def prefix_bounds(method, low, high, cap):
 
 
 def draw_prefixes(
-    ring, policy, taken, prompts, group_size, seeded, bounds, temperature, stop, micro_batch
+    ring, policy, taken, prompts, group_size, seeded, bounds, temperature, stop, micro_batch,
+    suffix_cap=None,
 ):
     """Seeds for a step's rows, all from the snapshot of step `taken` (see Ring.choose).
 
     prompts: B id lists in groups of `group_size`, of which the first `seeded` rows get a prefix
     (rows of a group are exchangeable: which ones makes no difference). Each draws its own k
     uniformly from bounds = (shortest, longest). Draws from torch's global generator: reseed first.
+
+    suffix_cap: the cap on response tokens, to have whole rows of which the policy writes the
+    beginning and the snapshot the end, k tokens in a row of usual length (method `suffix`).
     """
     seeds, snapshot = no_seeds(len(prompts)), ring.load(taken, policy)
     seeds.step = taken
     rows = [i for i in range(len(prompts)) if i % group_size < seeded]
     k = torch.randint(bounds[0], bounds[1] + 1, (len(rows),)).tolist()
     asked = [prompts[i] for i in rows]
-    ids = sample(snapshot, asked, max(k), temperature, stop)
-    ids = [x[:length] for x, length in zip(ids, k, strict=True)]
-    batch = make_batch(asked, ids, [len(x) for x in ids], stop, policy.device)
+    starts = [0] * len(rows)
+    if suffix_cap is None:
+        ids = sample(snapshot, asked, max(k), temperature, stop)
+        ids = [x[:length] for x, length in zip(ids, k, strict=True)]
+    else:
+        drafts = sample(policy, asked, suffix_cap, temperature, stop)
+        # From the usual end, not from the draft's own: that would choose beginnings by their ends.
+        usual = round(sum(map(len, drafts)) / len(drafts))
+        begun = [x[: max(1, usual - length)] for x, length in zip(drafts, k, strict=True)]
+        starts = [len(x) for x in begun]
+        ids = sample(snapshot, asked, suffix_cap, temperature, stop, begun)
+    batch = make_batch(asked, ids, stop, policy.device)
     logp, _entropy = score(snapshot, batch, temperature, micro_batch)
-    for i, x, values in zip(rows, ids, logp.tolist(), strict=True):
-        seeds.ids[i], seeds.logp[i] = x, values[: len(x)]
+    for i, x, start, values in zip(rows, ids, starts, logp.tolist(), strict=True):
+        seeds.ids[i], seeds.starts[i], seeds.logp[i] = x, start, values[start : len(x)]
     return seeds
 
 
-def snapshot_logp(seeds, batch):
-    """The snapshot's log-probs [B, T] of the tokens that it wrote, and 0 of all others."""
-    out = torch.zeros(batch.response_ids.shape)
-    for row, values in zip(out, seeds.logp, strict=True):
-        row[: len(values)] = torch.tensor(values)
-    return out.to(batch.response_ids.device)
+def by_snapshot(seeds, batch):
+    """Which tokens [B, T] the snapshot wrote, and its log-probs of them, 0 of all others."""
+    is_its = torch.zeros(batch.response_ids.shape, dtype=torch.bool)
+    logp = torch.zeros(batch.response_ids.shape)
+    for i, (start, values) in enumerate(zip(seeds.starts, seeds.logp, strict=True)):
+        is_its[i, start : start + len(values)] = True
+        logp[i, start : start + len(values)] = torch.tensor(values)
+    device = batch.response_ids.device
+    return is_its.to(device), logp.to(device)

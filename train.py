@@ -29,7 +29,7 @@ from eval import evaluate, table, usual_ks
 from loss import METHODS, REDUCTIONS, add_sums, group_advantages, policy_loss, row_weights
 from loss import rollout_metrics, summarize
 from rollout import response_text, rollout, score, stop_ids, stream, token_logps
-from seeds import Ring, draw_prefixes, no_seeds, prefix_bounds, seeded_rows, snapshot_logp
+from seeds import CHOICES, Ring, by_snapshot, draw_prefixes, no_seeds, prefix_bounds, seeded_rows
 from tasks.problems import askable, load_problems, open_model, problems_of_step, prompt_ids
 from tasks.problems import reward, task_of, warn_of_overlap
 from tasks.sets import add_flags, local, short_name
@@ -59,6 +59,7 @@ def parse_args(argv=None):
     add("--ring-size", type=count, default=4, help="snapshots kept, on the CPU")
     add("--snapshot-every", type=count, default=10, help="steps between snapshots")
     add("--min-lag", type=natural, default=10, help="steps until a snapshot may be used")
+    add("--snapshot-choice", default="uniform", choices=CHOICES, help="which of those old enough")
     # Optimization
     add("--learning-rate", type=weight, default=3e-5, help="of AdamW")
     add("--lr-warmup", type=natural, default=0, help="steps of linear warm-up; constant after")
@@ -68,6 +69,8 @@ def parse_args(argv=None):
     add("--micro-batch", type=count, default=64, help="rows per forward: lower to save memory")
     add("--clip-low", type=share, default=0.2, help="ratios are clipped below 1 - this")
     add("--clip-high", type=weight, default=0.2, help="ratios are clipped above 1 + this")
+    add("--prefix-clip-low", type=share, help="of the snapshot's tokens; None: --clip-low")
+    add("--prefix-clip-high", type=weight, help="of the snapshot's tokens; None: --clip-high")
     add("--kl-coef", type=weight, default=0.0, help="weight of the KL to the start; 0: none")
     add("--loss-reduction", default="token", choices=REDUCTIONS, help="see loss.py")
     add("--gradient-checkpointing", action="store_true", help="less memory, slower updates")
@@ -85,6 +88,9 @@ def parse_args(argv=None):
         args = checkpoint.flags(p, argv, args)
     if args.seed_fraction is None:
         args.seed_fraction = 0.0 if args.method == "grpo" else 0.5
+    for end in ("low", "high"):
+        if vars(args)[f"prefix_clip_{end}"] is None:
+            vars(args)[f"prefix_clip_{end}"] = vars(args)[f"clip_{end}"]
     args.dtype = args.dtype or runs.usual_dtype(args.device)
     args.max_new_tokens = args.max_new_tokens or max(
         task_of(name).max_new_tokens for name in (args.task, args.eval_task or args.task))
@@ -128,11 +134,11 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
     seeds = no_seeds(len(prompts))
     torch.manual_seed(stream(args.rng_seed, step, "snapshot"))
     with runs.explained("in sampling: lower --prompts-per-step or --group-size"):
-        if ring is not None and (taken := ring.choose(step)) is not None:
+        if ring is not None and (taken := ring.choose(step, args.snapshot_choice)) is not None:
             torch.manual_seed(stream(args.rng_seed, step, "prefixes", runs.rank()))
             seeds = draw_prefixes(
                 ring, policy, taken, prompts, G, args.seeded_rows, bounds, args.temperature, stop,
-                args.micro_batch)
+                args.micro_batch, cap if args.method == "suffix" else None)
         clock.append(time.perf_counter())
 
         # 2. Rollout: the policy writes the rest of every row.
@@ -146,7 +152,7 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
         rows = torch.arange(len(batch.lengths), device=policy.device)
         later = rows[len(minibatches(args, batch)[0]) :]
         batch.old_logp, _entropy = score(policy, batch, args.temperature, args.micro_batch, later)
-        batch.snapshot_logp = snapshot_logp(seeds, batch)
+        batch.from_snapshot, batch.snapshot_logp = by_snapshot(seeds, batch)
         if reference is not None:
             batch.ref_logp, _entropy = score(reference, batch, args.temperature, args.micro_batch)
     # responses() waits for the device: before it, the clock would miss what is still being scored
@@ -205,7 +211,8 @@ def gradient(args, policy, batch, minibatch, has_not_moved):
                     behaviour_logp = torch.where(part.from_snapshot, part.snapshot_logp, old_logp)
                     loss, part_sums = policy_loss(
                         args.method, logp, old_logp, behaviour_logp, part.from_snapshot, part.mask,
-                        part.advantages, part.weights, (args.clip_low, args.clip_high), entropy,
+                        part.advantages, part.weights, (args.clip_low, args.clip_high),
+                        (args.prefix_clip_low, args.prefix_clip_high), entropy,
                         part.ref_logp, args.kl_coef)
                 if with_grad:
                     loss.backward()
@@ -318,7 +325,8 @@ def train(args, folder, ring, bounds, pool, held_out):
 
 def metrics_of(args, step, batch, seeds, rewards, sums, norms, seconds):
     """A step's row for metrics.jsonl, of the rows of all ranks; the times are this one's."""
-    mine = [x.cpu() for x in (rewards, batch.lengths, batch.prefix_lengths, batch.ended)]
+    prefix_lengths = batch.from_snapshot.sum(1)
+    mine = [x.cpu() for x in (rewards, batch.lengths, prefix_lengths, batch.ended)]
     every = runs.gather((mine, {name: value.cpu() for name, value in sums.items()}))
     rewards, lengths, *rest = map(torch.cat, zip(*(rows for rows, _sums in every)))
     sums = {}
@@ -341,13 +349,14 @@ def two_samples(args, problems, tokenizer, batch, seeds, rewards):
     """A seeded row and, as a rule, one that is not, of the first problem, for samples.jsonl."""
     responses, values = batch.responses(), rewards.nan_to_num(0.0).tolist()
     for i in (0, args.group_size - 1):
-        k = len(seeds.ids[i])
+        # with `suffix` the snapshot wrote the continuation
+        k = seeds.starts[i] or len(seeds.ids[i])
         yield {
             "prompt": problems[0]["prompt"],
             "prefix": tokenizer.decode(responses[i][:k]),
             "continuation": tokenizer.decode(responses[i][k:]),
             "reward": values[i],
-            "snapshot_step": seeds.step if k else None,
+            "snapshot_step": seeds.step if seeds.ids[i] else None,
         }
 
 

@@ -303,10 +303,11 @@ def run_memory(job, clock):
 
     def call(T):
         prompts, responses = torch.randint(VOCABULARY, (2, rows, T)).tolist()
-        batch = make_batch([x[:16] for x in prompts], responses, [0] * rows, [], args.device)
+        batch = make_batch([x[:16] for x in prompts], responses, [], args.device)
         if job.contender == "score":
             return score(policy, batch, args.temperature, args.micro_batch)
         batch.old_logp = batch.snapshot_logp = torch.zeros(rows, T, device=args.device)
+        batch.from_snapshot = torch.zeros(rows, T, dtype=torch.bool, device=args.device)
         batch.advantages = torch.ones(rows, device=args.device)
         return train.update(args, policy, optimizer, batch)
 

@@ -45,7 +45,7 @@ import runs  # noqa: E402
 import train  # noqa: E402
 from loss import add_sums, policy_loss, summarize  # noqa: E402
 from rollout import Batch, response_text, rollout, stop_ids, stream, token_logps  # noqa: E402
-from seeds import Ring, draw_prefixes, no_seeds, prefix_bounds  # noqa: E402
+from seeds import Ring, by_snapshot, draw_prefixes, no_seeds, prefix_bounds  # noqa: E402
 from tasks.problems import askable, load_problems, open_model, problems_of_step  # noqa: E402
 from tasks.problems import prompt_ids, reward  # noqa: E402
 
@@ -81,28 +81,31 @@ class Rollouts(TrainerCallback):
         asked, seeds = [self.ids[text] for text in prompts], no_seeds(len(prompts))
         torch.manual_seed(stream(args.rng_seed, step, "snapshot"))
         with runs.precision(args):
-            if self.ring is not None and (taken := self.ring.choose(step)) is not None:
+            if self.ring is not None and (taken := self.ring.choose(
+                    step, args.snapshot_choice)) is not None:
                 torch.manual_seed(stream(args.rng_seed, step, "prefixes", rank))
                 seeds = draw_prefixes(
                     self.ring, policy, taken, asked, args.group_size, args.seeded_rows, self.bounds,
-                    args.temperature, stop, args.micro_batch)
+                    args.temperature, stop, args.micro_batch,
+                    args.max_new_tokens if args.method == "suffix" else None)
             torch.manual_seed(stream(args.rng_seed, step, "rollout", rank))
             batch = rollout(policy, asked, seeds.ids, args.max_new_tokens, args.temperature, stop)
         policy.train()
-        responses = batch.responses()
-        logp = [[*x, *[torch.nan] * (len(ids) - len(x))] for x, ids in zip(seeds.logp, responses)]
-        return {"prompt_ids": asked, "completion_ids": responses, "logprobs": logp}
+        is_its, logp = by_snapshot(seeds, batch)
+        logp = zip(logp.masked_fill(~is_its, torch.nan).tolist(), batch.lengths.tolist())
+        return {"prompt_ids": asked, "completion_ids": batch.responses(),
+                "logprobs": [values[:length] for values, length in logp]}
 
 
 def batch_of(inputs):
     """TRL's inputs of a micro-batch (the names are its own) as a Batch, and nothing recomputed."""
     lengths, given = inputs["completion_mask"].sum(1), inputs["sampling_per_token_logps"]
-    by_snapshot = ~given.isnan() & inputs["completion_mask"].bool()  # padded with 0, not with nan
+    is_its = ~given.isnan() & inputs["completion_mask"].bool()  # padded with 0, not with nan
     batch = Batch(
         inputs["prompt_ids"], inputs["prompt_mask"].sum(1), inputs["completion_ids"], lengths,
-        by_snapshot.sum(1), torch.zeros_like(lengths, dtype=torch.bool),  # ended: not needed here
-        old_logp=inputs.get("old_per_token_logps"),
-        snapshot_logp=given.masked_fill(~by_snapshot, 0.0), advantages=inputs["advantages"])
+        torch.zeros_like(lengths, dtype=torch.bool),  # ended: not needed here
+        from_snapshot=is_its, snapshot_logp=given.masked_fill(~is_its, 0.0),
+        old_logp=inputs.get("old_per_token_logps"), advantages=inputs["advantages"])
     return batch[torch.arange(len(lengths), device=lengths.device)]  # without columns of padding
 
 
@@ -127,7 +130,8 @@ class SeedsTrainer(GRPOTrainer):
         weights = (self.accelerator.num_processes / Z).expand(len(batch.lengths))
         loss, sums = policy_loss(
             flags.method, logp, old_logp, behaviour_logp, batch.from_snapshot, batch.mask,
-            batch.advantages, weights, (flags.clip_low, flags.clip_high), entropy)
+            batch.advantages, weights, (flags.clip_low, flags.clip_high),
+            (flags.prefix_clip_low, flags.prefix_clip_high), entropy)
         add_sums(self.sums, sums)
         return loss
 

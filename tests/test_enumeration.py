@@ -10,7 +10,7 @@ import itertools
 import pytest
 import torch
 
-from loss import policy_loss
+from loss import clipped, policy_loss
 
 V, T = 3, 5
 RESPONSES = list(itertools.product(range(V), repeat=T))
@@ -44,7 +44,7 @@ def expected_gradient(method, theta, snapshot, rewards, k, clip=UNCLIPPED, extra
     torch.testing.assert_close(probability.sum().item(), 1.0)
     loss, _sums = policy_loss(
         method, logp, logp.detach(), behaviour, from_snapshot, torch.ones_like(from_snapshot),
-        rewards, probability * extra, clip, torch.zeros_like(behaviour),
+        rewards, probability * extra, clip, clip, torch.zeros_like(behaviour),
     )
     return -torch.autograd.grad(loss, theta)[0]
 
@@ -75,7 +75,7 @@ def test_fact_2_the_unclipped_prefix_term_is_exact_for_one_token_only(world):
     theta, snapshot, rewards = world
     error = {}
     for k in (1, 2, 3):
-        prefix_term = expected_gradient("thinking_seeds", *world, k)
+        prefix_term = expected_gradient("unclipped", *world, k)
         prefix_term = prefix_term - expected_gradient("mask_prefix", *world, k)
         exact = on_policy_gradient_of_the_first(theta, rewards, k)
         error[k] = ((prefix_term - exact).norm() / exact.norm()).item()
@@ -101,6 +101,95 @@ def test_fact_2_the_product_of_the_prefix_ratios_is_exact_for_every_k(world, k):
     assert second_moment[0] < second_moment[1] < second_moment[2]
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_fact_3_a_baseline_of_other_rows_adds_no_bias_and_the_groups_mean_scales(world, k):
+    theta, snapshot, rewards = world
+    exact = expected_gradient("unclipped", *world, k)
+    other = expected_gradient("unclipped", theta, snapshot, rewards - 3.7, k)
+    torch.testing.assert_close(other, exact, rtol=0, atol=1e-12)
+    # A group of two, both seeded: A = R_i - (R_i + R_j) / 2, summed over all pairs of responses
+    probability = torch.cat([logps(snapshot)[:, :k], logps(theta)[:, k:]], dim=1).sum(1).exp()
+    total = torch.zeros_like(exact)
+    for j in range(len(RESPONSES)):
+        A = rewards - (rewards + rewards[j]) / 2
+        part = expected_gradient("unclipped", theta, snapshot, A, k)
+        total += probability[j].detach() * part
+    torch.testing.assert_close(total, exact / 2, rtol=0, atol=1e-12)  # (G - 1) / G
+
+
+def kl_from_snapshot(theta, snapshot, k):
+    """KL(snapshot || policy) of the first k tokens."""
+    past = logps(snapshot)[:, :k].sum(1)
+    weight = logps(snapshot).sum(1).exp()  # of all responses that begin like this: sums to past's
+    return (weight * (past - logps(theta)[:, :k].sum(1))).sum()
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_fact_3_no_correction_pushes_away_from_a_weaker_snapshot(world, k):
+    # Unseeded rows are right, seeded ones wrong, whatever their prefix says: A = -1 on all of them.
+    theta, snapshot, rewards = world
+    all_wrong = theta, snapshot, torch.full_like(rewards, -1.0)
+    rest = expected_gradient("mask_prefix", *all_wrong, k)
+    away = torch.autograd.grad(kl_from_snapshot(theta, snapshot, k), theta)[0]
+    push = expected_gradient("no_correction", *all_wrong, k) - rest
+    torch.testing.assert_close(push, away, rtol=0, atol=1e-12)
+    assert push.norm() > 0.1
+    none = expected_gradient("unclipped", *all_wrong, k) - rest
+    torch.testing.assert_close(none, torch.zeros_like(none), rtol=0, atol=1e-12)
+
+
+def learnt(seed):
+    """A policy that has learnt since its snapshot: three large steps up the on-policy gradient."""
+    torch.manual_seed(seed)
+    snapshot = torch.randn(len(STATES), V, dtype=torch.float64)
+    rewards = (torch.rand(len(RESPONSES), dtype=torch.float64) < 0.3).double()
+    theta = snapshot.clone().requires_grad_()
+    for _ in range(3):
+        gradient = objective_gradient(theta, snapshot, rewards, 0)
+        theta = (theta + 4 * gradient).detach().requires_grad_()
+    return theta, snapshot, rewards
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fact_4_clipping_around_the_snapshot_pulls_back_to_it(seed):
+    theta, snapshot, rewards = learnt(seed)
+    k, bias, pull, narrowing = 3, {}, {}, {}
+    mixed = torch.cat([logps(snapshot)[:, :k], logps(theta)[:, k:]], dim=1).sum(1).exp()
+    A = rewards - (mixed * rewards).sum().detach()
+    exact = objective_gradient(theta, snapshot, rewards, 0)
+    away = torch.autograd.grad(kl_from_snapshot(theta, snapshot, k), theta)[0]
+    entropy = -(logps(theta).sum(1).exp() * logps(theta).sum(1)).sum()  # of whole responses
+    entropy = torch.autograd.grad(entropy, theta)[0]
+    for method in ("thinking_seeds", "unclipped", "truncated", "decoupled"):
+        got = expected_gradient(method, theta, snapshot, A, k, clip=(0.2, 0.2))
+        bias[method] = ((got - exact).norm() / exact.norm()).item()
+        pull[method] = (got * away).sum().item()
+        narrowing[method] = (got * entropy).sum().abs().item()
+    for method in ("unclipped", "truncated", "decoupled"):
+        assert bias["thinking_seeds"] > 2 * bias[method]
+        # the others leave the snapshot further behind, this one does so less, or returns to it
+        assert pull["thinking_seeds"] < 0.5 * pull[method]
+        # and whichever way the entropy goes, it goes there more slowly
+        assert narrowing["thinking_seeds"] < narrowing[method]
+    assert (exact * away).sum() > 0
+
+
+def test_fact_5_fewer_clipped_tokens_than_sequence_mix_follow_from_fewer_of_the_snapshot():
+    share = dict.fromkeys((0, 2, T), 0.0)  # k = T is sequence_mix
+    for seed in range(4):
+        theta, snapshot, rewards = learnt(seed)
+        for k in share:
+            mixed = torch.cat([logps(snapshot)[:, :k], logps(theta)[:, k:]], dim=1)
+            probability = mixed.sum(1).exp()
+            A = rewards - (probability * rewards).sum()
+            _objective, is_clipped = clipped(
+                (logps(theta) - mixed).exp(), A.unsqueeze(1).expand(-1, T), (0.2, 0.2))
+            share[k] += (probability * is_clipped.double().mean(1)).sum().item() / 4
+    assert share[0] == 0 < share[2] < 0.7 * share[T]
+    # and yet, of the snapshot's own tokens no smaller part is clipped
+    assert share[2] / (2 / T) > share[T]
+
+
 def test_a_prefix_shared_by_a_group_learns_exactly_nothing(world):
     # Why every row draws its own prefix: group-centred advantages sum to zero on a shared one.
     theta, snapshot, _rewards = world
@@ -108,12 +197,13 @@ def test_a_prefix_shared_by_a_group_learns_exactly_nothing(world):
     advantages = torch.tensor([1.5, -0.5, -0.5, -0.5], dtype=torch.float64)
     from_snapshot = (torch.arange(T) < 2).expand(4, T)
     gradients = []
-    for method in ("thinking_seeds", "mask_prefix"):
+    for method in ("unclipped", "mask_prefix"):
         logp = logps(theta)[rows]
         behaviour = torch.where(from_snapshot, logps(snapshot)[rows], logp.detach())
         loss, _sums = policy_loss(
             method, logp, logp.detach(), behaviour, from_snapshot, torch.ones_like(from_snapshot),
-            advantages, torch.ones(4, dtype=torch.float64), UNCLIPPED, torch.zeros_like(behaviour),
+            advantages, torch.ones(4, dtype=torch.float64), UNCLIPPED, UNCLIPPED,
+            torch.zeros_like(behaviour),
         )
         gradients.append(torch.autograd.grad(loss, theta)[0])
     assert gradients[1].abs().max() > 0.1

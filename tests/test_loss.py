@@ -44,7 +44,7 @@ def test_equal_rewards_give_exactly_zero(value):
 # ------------------------------------------------------------------- the surrogate's gradient
 
 
-def gradient(method, ratio, advantage, from_snapshot, w=1.0):
+def gradient(method, ratio, advantage, from_snapshot, w=1.0, prefix_clip=CLIP):
     """d loss / d logp of one token whose rho (with w) is `ratio` at weight 1."""
     log_rho = math.log(ratio)
     old = tokens([-1.0])
@@ -52,7 +52,8 @@ def gradient(method, ratio, advantage, from_snapshot, w=1.0):
     logp = (behaviour + log_rho).requires_grad_()
     loss, sums = policy_loss(
         method, logp, old, behaviour, torch.tensor([[from_snapshot]]), torch.tensor([[True]]),
-        tokens(advantage)[0:1].reshape(1), tokens(1.0).reshape(1), CLIP, tokens([0.5]),
+        tokens(advantage)[0:1].reshape(1), tokens(1.0).reshape(1), CLIP, prefix_clip,
+        tokens([0.5]),
     )
     loss.backward()
     return logp.grad.item(), summarize(sums)
@@ -98,6 +99,41 @@ def test_mask_prefix_learns_nothing_from_the_prefix():
     assert gradient("mask_prefix", 1.0, 1.0, False)[0] == pytest.approx(-1.0)
 
 
+@pytest.mark.parametrize("method, A, gradients", [
+    # of the objective, at (r, w) = (1, 1), (1, 1.5), (1.5, 1.5), (1.5, 3), (0.5, 1), (0.5, 3);
+    # rho = r w:                     1       1.5       2.25        4.5       0.5       1.5
+    ("thinking_seeds", 1.0, (1, 0, 0, 0, 0.5, 0)),  # clipped above rho = 1.3
+    ("thinking_seeds", -1.0, (-1, -1.5, -2.25, -4.5, 0, -1.5)),  # below 0.8
+    ("decoupled", 1.0, (1, 1.5, 0, 0, 0.5, 1)),  # clipped above r = 1.3; w is at most 2
+    ("decoupled", -1.0, (-1, -1.5, -2.25, -3, 0, 0)),
+    ("unclipped", 1.0, (1, 1.5, 2.25, 4.5, 0.5, 1.5)),
+    ("unclipped", -1.0, (-1, -1.5, -2.25, -4.5, -0.5, -1.5)),
+    ("truncated", 1.0, (1, 1.5, 2, 2, 0.5, 1.5)),  # rho is at most 2, and the gradient goes on
+    ("truncated", -1.0, (-1, -1.5, -2, -2, -0.5, -1.5)),
+    ("no_correction", 1.0, (1, 1, 0, 0, 0.5, 0.5)),  # w does not matter
+    ("no_correction", -1.0, (-1, -1, -1.5, -1.5, 0, 0)),
+    ("mask_prefix", 1.0, (0, 0, 0, 0, 0, 0)),
+])
+def test_what_each_method_does_with_the_snapshots_tokens(method, A, gradients):
+    cases = (1, 1), (1, 1.5), (1.5, 1.5), (1.5, 3), (0.5, 1), (0.5, 3)
+    for (r, w), expected in zip(cases, gradients, strict=True):
+        got, metrics = gradient(method, r * w, A, True, w)
+        assert got == pytest.approx(-expected)
+        # where the gradient is gone, it was clipped, and is told of; but for a method without one
+        assert (metrics["clip_lost"] == 1) == (expected == 0 and method != "mask_prefix")
+        assert (metrics["entropy_effective"] is None) == (expected == 0)
+
+
+def test_the_snapshots_tokens_may_have_clip_bounds_of_their_own():
+    assert gradient("thinking_seeds", 1.25, 1.0, True)[0] == pytest.approx(-1.25)
+    assert gradient("thinking_seeds", 1.25, 1.0, True, prefix_clip=(0.2, 0.1))[0] == 0
+    assert gradient("thinking_seeds", 0.75, -1.0, True)[0] == 0
+    assert gradient("thinking_seeds", 0.75, -1.0, True, prefix_clip=(0.5, 0.2))[0] != 0
+    for ratio, A in ((1.25, 1.0), (0.75, -1.0)):  # the policy's have those of all
+        narrow = gradient("thinking_seeds", ratio, A, False, prefix_clip=(0.0, 0.0))
+        assert narrow == gradient("thinking_seeds", ratio, A, False)
+
+
 def test_without_a_snapshot_all_methods_are_grpo():
     for method in METHODS:
         for ratio in (0.5, 1.1, 1.5):
@@ -139,8 +175,8 @@ def hand_loss(reduction, method="thinking_seeds", cap=6, **kwargs):
     logp.requires_grad_()
     weights = row_weights(lengths, reduction, cap).double()
     loss, sums = policy_loss(
-        method, logp, old, behaviour, from_snapshot, mask, advantages, weights, CLIP, entropy,
-        **kwargs,
+        method, logp, old, behaviour, from_snapshot, mask, advantages, weights, CLIP, CLIP,
+        entropy, **kwargs,
     )
     loss.backward()
     return loss.item(), logp.grad, summarize(sums)
@@ -216,7 +252,7 @@ def test_huge_differences_do_not_overflow(log_r, log_w):
     logp = (old + log_r).requires_grad_()
     loss, sums = policy_loss(
         "thinking_seeds", logp, old, old - log_w, torch.tensor([[True]]),
-        torch.tensor([[True]]), torch.tensor([-1.0]), torch.tensor([1.0]), CLIP, old,
+        torch.tensor([[True]]), torch.tensor([-1.0]), torch.tensor([1.0]), CLIP, CLIP, old,
     )
     loss.backward()
     assert math.isfinite(loss.item()) and math.isfinite(logp.grad.item())
@@ -238,7 +274,7 @@ def test_a_split_into_rows_changes_neither_gradient_nor_metrics(method, reductio
         row = slice(i, i + 1)
         loss, sums = policy_loss(
             method, logp[row], old[row], behaviour[row], from_snapshot[row], mask[row],
-            advantages[row], weights[row], CLIP, entropy[row],
+            advantages[row], weights[row], CLIP, CLIP, entropy[row],
         )
         loss.backward()
         add_sums(total, sums)
@@ -262,7 +298,7 @@ def test_metrics_are_none_where_there_is_nothing_to_average():
     none = torch.zeros_like(from_snapshot)
     _loss, sums = policy_loss(
         "grpo", logp, old, old, none, mask, advantages * 0, row_weights(lengths, "token", 6), CLIP,
-        entropy,
+        CLIP, entropy,
     )
     metrics = summarize(sums)
     for key in ("entropy_prefix", "ratio_max_prefix", "clip_frac_low_prefix", "ess", "clip_lost",

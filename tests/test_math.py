@@ -219,7 +219,7 @@ def test_bfloat16_is_of_the_products_alone(plain):
 def test_an_optimizer_step_is_seen_under_bfloat16():
     """autocast keeps copies of the weights in bfloat16, by default beyond the optimizer's step."""
     model = random_model(vocab_size=300)
-    batch = make_batch([[3, 4]], [[5, 6, 7]], [0], [1], "cpu")
+    batch = make_batch([[3, 4]], [[5, 6, 7]], [1], "cpu")
     with runs.precision(parse_args(["--dtype", "bfloat16", "--device", "cpu"])):
         before, _ = token_logps(model, batch, 1.0)
         before.sum().backward()

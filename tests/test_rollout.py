@@ -107,7 +107,7 @@ def test_token_logps_by_hand():
         seen.update(inputs)
         return SimpleNamespace(logits=logits)
 
-    batch = make_batch([[3]], [[2, 0, 1]], [0], [9], "cpu")
+    batch = make_batch([[3]], [[2, 0, 1]], [9], "cpu")
     logp, entropy = token_logps(fake, batch, temperature=2.0)
     first = torch.tensor([0.0, 0.0, 1.0, 0.0]).log_softmax(0)  # logits / 2
     expected = [first[2].item(), torch.tensor(0.5).log().item(), 0.0]
@@ -137,7 +137,7 @@ def test_a_padded_row_scores_like_the_unpadded_one(make, tmp_path):
     # left padding without position ids from the mask shifts a row's positions
     model = make(tmp_path).train()
     responses = [[3, 1], [7, 8, 9, 10, 11, 1], [2], [14, 15, 1]]
-    together = make_batch(PROMPTS, responses, [0] * 4, [1], "cpu")
+    together = make_batch(PROMPTS, responses, [1], "cpu")
     with torch.no_grad():
         trained_on, _ = token_logps(model, together, 1.0)  # in train mode: no dropout is left
     logp, entropy = score(model, together, 1.0, micro_batch=4)
@@ -197,11 +197,8 @@ def test_prefixes_are_kept_as_ids_and_each_row_stops_at_its_own_cap(model):
     torch.manual_seed(0)
     batch = rollout(model, PROMPTS, prefixes, 10, 1.0, [])
     assert batch.lengths.tolist() == [10] * 4 and not batch.ended.any()
-    assert batch.prefix_lengths.tolist() == [3, 0, 9, 5]
     for row, prefix in zip(batch.responses(), prefixes, strict=True):
         assert row[: len(prefix)] == prefix
-    assert batch.from_snapshot.sum(1).tolist() == [3, 0, 9, 5]
-    assert batch.from_snapshot[0].tolist() == [True] * 3 + [False] * 7
 
 
 def test_a_finished_prefix_is_a_whole_row_and_is_not_generated_from(model, monkeypatch):
@@ -213,9 +210,8 @@ def test_a_finished_prefix_is_a_whole_row_and_is_not_generated_from(model, monke
     assert len(calls) == 1 and len(calls[0].sequences) == 2
     assert batch.responses()[0] == [3, 1] and batch.responses()[2] == [4] * 6
     assert batch.ended.tolist()[0] is True and batch.ended.tolist()[2] is False
-    metrics = rollout_metrics(
-        torch.zeros(4), 2, batch.lengths, batch.prefix_lengths, batch.ended
-    )
+    lengths = torch.tensor([len(x) for x in prefixes])
+    metrics = rollout_metrics(torch.zeros(4), 2, batch.lengths, lengths, batch.ended)
     assert metrics["prefix_finished"] == pytest.approx(2 / 3)
     assert metrics["prefix_length"] == pytest.approx((2 + 6 + 1) / 3)
 
@@ -244,7 +240,7 @@ def test_selected_rows_are_trimmed_and_still_the_same_rows(model):
 def test_there_is_no_dropout_and_sampling_is_in_eval_mode(hostile):
     # with dropout, pi_theta would be another policy at every forward pass
     model, tokenizer = load_model(hostile, "cpu")
-    batch = make_batch(PROMPTS, [[3, 1]] * 4, [0] * 4, [1], "cpu")
+    batch = make_batch(PROMPTS, [[3, 1]] * 4, [1], "cpu")
     model.train()
     torch.testing.assert_close(
         token_logps(model, batch, 1.0)[0], token_logps(model, batch, 1.0)[0], rtol=0, atol=0
@@ -301,7 +297,7 @@ def test_any_checkpoint_is_trained_and_scored_in_float32(tmp_path):
     model, _ = load_model(tmp_path, "cpu")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     logits = torch.randn(1, 3, 24).to(torch.bfloat16)
-    batch = make_batch([[3]], [[2, 1]], [0], [1], "cpu")
+    batch = make_batch([[3]], [[2, 1]], [1], "cpu")
     logp, entropy = token_logps(lambda **_: SimpleNamespace(logits=logits), batch, 0.7)
     exact = (logits[:, :-1].double() / 0.7).log_softmax(-1)[0, [0, 1], [2, 1]]
     assert logp.dtype == entropy.dtype == torch.float32

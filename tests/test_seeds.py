@@ -7,7 +7,7 @@ import torch
 from conftest import random_model
 
 from rollout import make_batch, rollout, sample, score, stream
-from seeds import Ring, draw_prefixes, no_seeds, prefix_bounds, seeded_rows, snapshot_logp
+from seeds import CHOICES, Ring, by_snapshot, draw_prefixes, no_seeds, prefix_bounds, seeded_rows
 
 PROMPTS = [[5, 6, 7]] * 4 + [[8]] * 4
 
@@ -125,7 +125,7 @@ def test_with_policy_equal_to_snapshot_rho_is_one(model):
     drawn = draw(ring, model, 0, temperature=0.7)
     batch = rollout(model, PROMPTS, drawn.ids, 9, 0.7, [1])
     batch.old_logp, _ = score(model, batch, 0.7, 5)
-    past = snapshot_logp(drawn, batch)
+    batch.from_snapshot, past = by_snapshot(drawn, batch)
     assert batch.from_snapshot.sum() > 5
     assert (past - batch.old_logp)[batch.from_snapshot].abs().max() < 1e-5
 
@@ -139,9 +139,10 @@ def test_the_log_probs_of_the_prefix_are_the_snapshots(model):
     ring.snapshots.clear()  # evicted: its log-probs were recorded while it was loaded
     batch = rollout(model, PROMPTS, drawn.ids, 9, 1.0, [1])
     old_logp, _ = score(model, batch, 1.0, 8)
-    expected = score(before, batch, 1.0, 8)[0].masked_fill(~batch.from_snapshot, 0.0)
-    torch.testing.assert_close(snapshot_logp(drawn, batch), expected, rtol=0, atol=1e-5)
-    assert (expected - old_logp)[batch.from_snapshot].abs().max() > 0.1
+    from_snapshot, past = by_snapshot(drawn, batch)
+    expected = score(before, batch, 1.0, 8)[0].masked_fill(~from_snapshot, 0.0)
+    torch.testing.assert_close(past, expected, rtol=0, atol=1e-5)
+    assert (expected - old_logp)[from_snapshot].abs().max() > 0.1
 
 
 def test_the_snapshot_and_not_the_policy_writes_the_prefix(model):
@@ -157,9 +158,40 @@ def test_the_snapshot_and_not_the_policy_writes_the_prefix(model):
     policy.register_forward_hook(lambda *args: only(1, *args))
     drawn = draw(ring, policy, 0, stop=())
     batch = rollout(policy, PROMPTS, drawn.ids, 9, 1.0, [])
-    even = batch.response_ids % 2 == 0
-    assert torch.equal(even[batch.mask], batch.from_snapshot[batch.mask])
-    assert 0 < batch.from_snapshot.sum() < batch.mask.sum()
+    even, (from_snapshot, _logp) = batch.response_ids % 2 == 0, by_snapshot(drawn, batch)
+    assert torch.equal(even[batch.mask], from_snapshot[batch.mask])
+    assert 0 < from_snapshot.sum() < batch.mask.sum()
+    lengths = [len(x) for x in drawn.ids]
+    assert from_snapshot.int().argmin(1).tolist() == lengths == from_snapshot.sum(1).tolist()
+
+    # and with `suffix` the end of a row: the policy writes at least a token, the snapshot the rest
+    torch.manual_seed(0)
+    drawn = draw_prefixes(ring, policy, 0, PROMPTS, 4, 2, (2, 5), 1.0, [], 3, suffix_cap=9)
+    batch = rollout(policy, PROMPTS, drawn.ids, 9, 1.0, [])
+    even, (from_snapshot, _logp) = batch.response_ids % 2 == 0, by_snapshot(drawn, batch)
+    assert torch.equal(even, from_snapshot)
+    assert all(2 <= n <= 5 for n in from_snapshot.sum(1)[::4])  # of 9, the usual length and the cap
+    assert drawn.starts == [9 - n if n else 0 for n in from_snapshot.sum(1).tolist()]
+
+
+def test_the_ends_of_suffix_have_the_snapshots_log_probs(model):
+    ring, before, stop = Ring(1, 1, 0), copy.deepcopy(model), list(range(4))
+    ring.keep(0, model)
+    move(model)
+    torch.manual_seed(0)
+    prompts = [[5, 6]] * 80
+    drawn = draw_prefixes(ring, model, 0, prompts, 4, 2, (2, 5), 1.0, stop, 32, suffix_cap=9)
+    batch = rollout(model, prompts, drawn.ids, 9, 1.0, stop)
+    from_snapshot, past = by_snapshot(drawn, batch)
+    assert [*from_snapshot.sum(1)] == [len(x) for x in drawn.logp]
+    expected = score(before, batch, 1.0, 80)[0].masked_fill(~from_snapshot, 0.0)
+    torch.testing.assert_close(past, expected, rtol=0, atol=1e-5)
+    ended_early = 0
+    for ids, start in zip(drawn.ids, drawn.starts):
+        assert not set(ids[:-1]) & set(stop)  # nothing behind a stop id
+        assert not ids or ids[-1] in stop or len(ids) == 9  # a whole row
+        ended_early += 0 < start == len(ids)  # all of it the policy's
+    assert 0 < ended_early < 40 and not any(drawn.starts[i] for i in range(80) if i % 4 > 1)
 
 
 def test_which_rows_and_which_lengths(model):
@@ -194,6 +226,7 @@ def test_one_snapshot_a_step_uniform_over_those_old_enough(model):
         torch.manual_seed(trial)
         counts[ring.choose(6)] += 1
     assert draw(ring, model, 6).step in counts
+    assert (ring.choose(6, "oldest"), ring.choose(6, "newest")) == (2, 4)
     # 40 each, standard deviation 5.2; a miss of 24 has odds below 1e-5
     assert all(16 < count < 64 for count in counts.values())
 
@@ -202,7 +235,8 @@ def test_before_the_first_snapshot_is_old_enough_there_are_no_seeds(model):
     ring = Ring(4, 1, 3)
     ring.keep(0, model)
     ring.keep(1, model)
-    assert ring.choose(2) is None and ring.choose(3) == 0
+    for choice in CHOICES:
+        assert ring.choose(2, choice) is None and ring.choose(3, choice) == 0
     assert no_seeds(8).step is None
 
 
@@ -222,7 +256,7 @@ def test_the_prefix_log_probs_do_not_depend_on_the_micro_batch(model):
     ring = Ring(1, 1, 0)
     ring.keep(0, model)
     drawn = draw(ring, model, 0)
-    batch = make_batch(PROMPTS[:2], drawn.ids[:2], [0, 0], [1], "cpu")
+    batch = make_batch(PROMPTS[:2], drawn.ids[:2], [1], "cpu")
     alone, _ = score(model, batch, 1.0, 1)
     for row, values in zip(alone, drawn.logp[:2], strict=True):
         assert row[: len(values)].tolist() == pytest.approx(values, abs=1e-5)

@@ -12,6 +12,7 @@ import torch
 from conftest import random_model
 
 import train
+from loss import METHODS
 from rollout import make_batch
 from seeds import Ring
 from tasks.countdown import make_tokenizer, split_of
@@ -20,7 +21,8 @@ from train import collect, parse_args, update
 FLAGS = (
     "--method {} --temperature 0.7 --prompts-per-step 3 --group-size 4 --minibatches 1 "
     "--micro-batch 5 --max-new-tokens 9 --prefix-min 0.2 --prefix-max 0.5 --clip-low 0.1 "
-    "--clip-high 0.3 --kl-coef 0.05 --loss-reduction {} --max-grad-norm 1e9 --rng-seed 7"
+    "--clip-high 0.3 --prefix-clip-low 0.05 --prefix-clip-high 0.15 "
+    "--kl-coef 0.05 --loss-reduction {} --max-grad-norm 1e9 --rng-seed 7"
 )
 PROBLEMS = [{"prompt": text, "task": "countdown"} for text in ("1 2>3:", "14 5 6>9:", "7>7:")]
 
@@ -40,7 +42,7 @@ def row_logps(model, prompt, response, temperature):
     return (logits / temperature).log_softmax(-1)[range(len(response)), response]
 
 
-def by_hand(policy, snapshot, reference, prompts, responses, k, rewards, args):
+def by_hand(policy, snapshot, reference, prompts, responses, from_snapshot, rewards, args):
     """The loss of a step at theta = old, straight from its definition."""
     total, tokens = 0.0, sum(map(len, responses))
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
@@ -53,14 +55,21 @@ def by_hand(policy, snapshot, reference, prompts, responses, k, rewards, args):
             row_logps(m, prompt, response, 0.7).detach() for m in (policy, snapshot, reference))
         row = 0.0
         for t in range(len(response)):
-            if t < k[i]:
-                if args.method == "mask_prefix":
-                    continue
-                ratio = (logp[t] - past[t]).exp()
-                row += min(ratio * A, ratio.clamp(0.9, 1.3) * A)
+            r, rho = (logp[t] - old[t]).exp(), (logp[t] - past[t]).exp()
+            w = (old[t] - past[t]).exp().item()
+            if from_snapshot[i][t]:
+                row += {
+                    "thinking_seeds": lambda: min(rho * A, rho.clamp(0.95, 1.15) * A),
+                    "decoupled": lambda: min(w, 2.0) * min(r * A, r.clamp(0.95, 1.15) * A),
+                    "unclipped": lambda: rho * A,
+                    "truncated": lambda: min(rho.item(), 2.0) * A * logp[t],
+                    "mask_prefix": lambda: 0.0,
+                    "no_correction": lambda: min(r * A, r.clamp(0.95, 1.15) * A),
+                }[{"sequence_mix": "thinking_seeds", "suffix": "thinking_seeds"}.get(
+                    args.method, args.method)]()
             else:
-                ratio, difference = (logp[t] - old[t]).exp(), start[t] - logp[t]
-                row += min(ratio * A, ratio.clamp(0.9, 1.3) * A)
+                difference = start[t] - logp[t]
+                row += min(r * A, r.clamp(0.9, 1.3) * A)
                 row -= 0.05 * (difference.exp() - 1 - difference)
         scale = {"token": tokens, "seq": 12 * len(response), "dr": 12 * 9}[args.loss_reduction]
         total = total - row / scale
@@ -68,7 +77,7 @@ def by_hand(policy, snapshot, reference, prompts, responses, k, rewards, args):
 
 
 @pytest.mark.parametrize("reduction", ["token", "seq", "dr"])
-@pytest.mark.parametrize("method", ["thinking_seeds", "mask_prefix", "sequence_mix"])
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "grpo"])
 def test_a_step_is_what_the_method_says(method, reduction, monkeypatch):
     args = parse_args(FLAGS.format(method, reduction).split())
     start, tokenizer = random_model(), make_tokenizer()
@@ -100,15 +109,18 @@ def test_a_step_is_what_the_method_says(method, reduction, monkeypatch):
         assert text == tokenizer.decode(responses[i]).removesuffix("<eos>")
     assert len(asked) == 12 and rewards.tolist() == [len(text) % 3 / 2 for text, _ in asked]
     assert seeds.step == 3 and len(seconds) == 3
-    k = batch.prefix_lengths.tolist()
-    assert [bool(x) for x in k] == [True, True, False, False] * 3
+    written = batch.from_snapshot.tolist()
+    for row, is_seeded in zip(written, [True, True, False, False] * 3):
+        # with `suffix` the policy may be done before the snapshot's turn
+        assert any(row) == is_seeded or method == "suffix" and not any(row)
+    assert sum(map(any, written)) >= 3
     # the snapshot's log-probs on the prefix; the policy's own on all, but for the first minibatch,
     # whose update begins with it
     first = 12 // args.minibatches if args.minibatches < 3 else 4
     for i, response in enumerate(responses):
         old, past = (row_logps(m, prompts[i], response, 0.7) for m in (policy, snapshot))
         for t in range(len(response)):
-            writer = past[t].item() if t < k[i] else 0
+            writer = past[t].item() if written[i][t] else 0
             assert batch.snapshot_logp[i, t].item() == pytest.approx(writer, abs=1e-5)
             own = old[t].item() if i >= first else 0
             assert batch.old_logp[i, t].item() == pytest.approx(own, abs=1e-5)
@@ -120,7 +132,7 @@ def test_a_step_is_what_the_method_says(method, reduction, monkeypatch):
             gradients.append([p.grad.clone() for p in policy.parameters()])
 
     update(args, policy, Note(policy.parameters(), 0.0), batch)
-    loss = by_hand(policy, snapshot, start, prompts, responses, k, rewards.tolist(), args)
+    loss = by_hand(policy, snapshot, start, prompts, responses, written, rewards.tolist(), args)
     expected = torch.autograd.grad(loss, list(policy.parameters()))
     assert max(g.abs().max() for g in expected) > 0.01
     for got, by in zip(gradients[0], expected, strict=True):
@@ -168,5 +180,5 @@ def test_the_loop_hands_on_its_flags(tmp_path, monkeypatch):
 
 
 def test_a_batch_knows_which_rows_ended():
-    batch = make_batch([[5], [6]], [[3, 1], [3, 4]], [0, 0], [1], "cpu")
+    batch = make_batch([[5], [6]], [[3, 1], [3, 4]], [1], "cpu")
     assert batch.ended.tolist() == [True, False]

@@ -327,6 +327,19 @@ def test_sequence_mix_takes_whole_trajectories(model, tmp_path):
     assert [row["continuation"] for row in whole] == ["", ""]
 
 
+def test_suffix_is_the_other_way_round(model, tmp_path):
+    """It asks where old tokens belong, so about as many must be old as with thinking_seeds."""
+    flags = "--steps 3 --learning-rate 1e-4 --group-size 16 --prompts-per-step 4"
+    rows, share = run(model, tmp_path / "suffix", f"{flags} --method suffix"), {}
+    seeds = run(model, tmp_path / "seeds", flags)
+    for step in (1, 2):
+        share = [each[step]["snapshot_share"] for each in (rows, seeds)]
+        assert share[0] == pytest.approx(share[1], rel=0.5) and share[1] > 0.1
+        assert rows[step]["prefix_finished"] == 0 and rows[step]["prefix_length"] > 1
+    samples = lines(tmp_path / "suffix" / "samples.jsonl")
+    assert all(row["prefix"] for row in samples if row["snapshot_step"] is not None)
+
+
 def test_rewards_are_of_prefix_and_continuation_together(model, tmp_path, monkeypatch):
     """A continuation alone is the tail of a chain: every seeded row would count as wrong."""
     seen = []

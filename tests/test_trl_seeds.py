@@ -85,17 +85,20 @@ def run(monkeypatch, tmp_path, model, words, plain_words=None):
 
 
 def rows_of(batch, behaviour_logp):
-    """Per row its prompt, its response, how much of it the snapshot wrote, and its log-probs."""
+    """Per row its prompt, its response, where the snapshot's tokens begin, and their log-probs."""
     prompts = [ids[-n:] for ids, n in zip(batch.prompt_ids.tolist(), batch.prompt_lengths)]
-    k = batch.prefix_lengths.tolist()
-    logp = [values[:n] for values, n in zip(behaviour_logp.tolist(), k)]
-    return [*zip(prompts, batch.responses(), k, logp)]
+    which = batch.from_snapshot.tolist()
+    starts = [row.index(True) if any(row) else 0 for row in which]
+    logp = [[value for value, its in zip(*row) if its]
+            for row in zip(behaviour_logp.tolist(), which)]
+    return [*zip(prompts, batch.responses(), starts, logp)]
 
 
 @pytest.mark.parametrize("words, plain_words", [
     ("--method thinking_seeds --minibatches 1", None),
     ("--method mask_prefix --minibatches 1", None),
     ("--method sequence_mix --minibatches 1 --micro-batch 16", None),
+    ("--method suffix --minibatches 1 --snapshot-choice oldest --prefix-clip-high 0.05", None),
     ("--method thinking_seeds --seed-fraction 0 --minibatches 1", "--method grpo --minibatches 1"),
 ])
 def test_the_step_is_that_of_train(model, monkeypatch, tmp_path, words, plain_words):
@@ -110,7 +113,7 @@ def test_the_step_is_that_of_train(model, monkeypatch, tmp_path, words, plain_wo
         arrived = [row for part, given in parts for row in rows_of(part, given[3])]
         recorded = rows_of(batch, batch.snapshot_logp)
         assert sorted(arrived) == sorted(recorded) and arrived != recorded
-        assert (batch.prefix_lengths.sum() > 0) == ("fraction" not in words and step > 0)
+        assert batch.from_snapshot.any() == ("fraction" not in words and step > 0)
 
 
 def test_several_updates_of_one_rollout(model, monkeypatch, tmp_path):

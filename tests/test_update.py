@@ -8,7 +8,7 @@ from conftest import random_model
 
 from loss import METHODS, group_advantages, summarize
 from rollout import rollout, score
-from seeds import Ring, draw_prefixes, snapshot_logp
+from seeds import Ring, by_snapshot, draw_prefixes
 from train import update
 
 PROMPTS = [[5, 6, 7]] * 4 + [[8]] * 4 + [[3, 9]] * 4
@@ -29,7 +29,7 @@ def settings(**changes):
     given = dict(
         method="thinking_seeds", group_size=4, minibatches=1, micro_batch=12, max_grad_norm=1e9,
         loss_reduction="token", max_new_tokens=8, temperature=0.9, clip_low=0.2, clip_high=0.2,
-        kl_coef=0.0,
+        prefix_clip_low=0.2, prefix_clip_high=0.2, kl_coef=0.0,
     )
     return SimpleNamespace(**{**given, **changes})
 
@@ -45,7 +45,7 @@ def seeded_batch(policy, rewards, more=()):
     drawn = draw_prefixes(ring, policy, 0, prompts, 4, 2, (1, 5), 0.9, [1, 2, 3], 12)
     batch = rollout(policy, prompts, drawn.ids, 8, 0.9, [1, 2, 3])
     batch.old_logp, _ = score(policy, batch, 0.9, 12)
-    batch.snapshot_logp = snapshot_logp(drawn, batch)
+    batch.from_snapshot, batch.snapshot_logp = by_snapshot(drawn, batch)
     batch.advantages = group_advantages(torch.tensor(rewards), 4)
     return batch
 
