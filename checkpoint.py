@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import runs
-from seeds import weights_of
+from seeds import Ring, weights_of
 
 FORMAT = 1  # another one is refused
 
@@ -97,7 +97,7 @@ def restore(folder, policy, optimizer, ring):
         if state["format"] != FORMAT:
             raise ValueError(f"it has format {state['format']}, this version has {FORMAT}")
         if [state["step"], {*state["files"]}] != [
-                int(path.name[11:]), {file.stem for file in path.glob("*.safetensors")}]:
+                _number(path), {file.stem for file in path.glob("*.safetensors")}]:
             raise ValueError("its state.json is not of this step, or not of these files")
         files = {name: load_file(path / f"{name}.safetensors") for name in state["files"]}
         _put_back(files, policy, optimizer, ring)
@@ -106,6 +106,23 @@ def restore(folder, policy, optimizer, ring):
         before = whole[-2] if whole[1:] else "step 0, and trains anew"
         raise ValueError(f"{path} cannot be resumed from: {error}; if it is removed, --resume goes "
                          f"on from {before}") from error
+
+
+def ring_of(folder):
+    """The ring in a run's last checkpoint, the step that it stands at, and the run's config.
+    OSError or ValueError if there is none."""
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    path = (_whole(Path(folder)) or [Path(folder)])[-1]
+    if not (files := sorted(path.glob("snapshot-*.safetensors"), key=_number)):
+        raise ValueError(f"{path} has no snapshots: it must be a run of a method with seeds, or "
+                         "have been given --ring-size")
+    ring = Ring(config["ring_size"], config["snapshot_every"], config["min_lag"])
+    ring.snapshots.extend((_number(file), load_file(file)) for file in files)
+    return ring, _number(path), config
+
+
+def _number(path):
+    return int(path.stem.rpartition("-")[2])
 
 
 def _put_back(files, policy, optimizer, ring):
@@ -158,4 +175,4 @@ def _tidy(folder):
 def _whole(folder):
     """The checkpoints in a folder, oldest first, without one that is still being written."""
     found = [path for path in folder.glob("checkpoint-*") if path.name[11:].isdecimal()]
-    return sorted(found, key=lambda path: int(path.name[11:]))
+    return sorted(found, key=_number)

@@ -1,7 +1,8 @@
-"""Problems in, pass@k out: what a model can do, sampled without seeds.
+"""Problems in, pass@k out: what a model can do, sampled without seeds or, to compare, with them.
 
     python eval.py --model runs/thinking_seeds-countdown-0/model --samples 16 --k 1 4 16
     python eval.py --model Qwen/Qwen2.5-0.5B-Instruct --task math500 aime24 --samples 32 --k 1 8 32
+    python eval.py --seed-from runs/thinking_seeds-countdown-0
 
 train.py calls `evaluate` before, during and after training.
 """
@@ -17,8 +18,10 @@ from statistics import fmean
 import torch
 from tqdm import tqdm
 
+import checkpoint
 import runs
 from rollout import make_batch, response_text, sample, score, stop_ids, stream
+from seeds import draw_prefixes, prefix_bounds, weights_of
 from tasks.problems import askable, load_problems, merged, open_model, prompt_ids, reward
 from tasks.problems import solution_key, task_of
 from tasks.sets import add_flags, short_name
@@ -56,12 +59,13 @@ def majority(keys, right):
 
 
 def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_key, ks,
-             write=lambda sampled: None):
+             write=lambda sampled: None, prefixes_of=None):
     """Samples each problem `samples` times; returns the metrics of an evaluation row.
 
     rows: N problems; cap: response tokens; batch_size: responses per `generate` call (a forward to
     score them takes an eighth); rng_key: see rollout.stream; ks: the k of pass@k, each at most
-    `samples`; write: called with a dict a sample. Temperature 0 is greedy, and its entropy None.
+    `samples`; write: called with a dict a sample; prefixes_of: prompts, cap, stop -> what the
+    responses begin with, see seeded_inference. Temperature 0 is greedy, and its entropy None.
     Ranks take the calls in turn, and each returns the metrics of all.
     """
     stop, started = stop_ids(model, tokenizer), time.perf_counter()
@@ -74,12 +78,14 @@ def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_
             torch.manual_seed(stream(*rng_key, start))  # the same draws whichever rank it is
             chunk = jobs[start : start + batch_size]
             asked = [prompts[job // samples] for job in chunk]
-            responses, entropies = sample(model, asked, cap, temperature, stop), []
+            prefixes = prefixes_of(asked, cap, stop) if prefixes_of else [[]] * len(asked)
+            entropies = []
+            responses = sample(model, asked, cap, temperature, stop, prefixes)
             if temperature > 0:
                 batch = make_batch(asked, responses, stop, model.device)
                 _logp, entropy = score(model, batch, temperature, -(-batch_size // 8))
                 entropies = entropy.double().sum(1).tolist()
-            for job, ids, entropy in zip_longest(chunk, responses, entropies):
+            for job, ids, prefix, entropy in zip_longest(chunk, responses, prefixes, entropies):
                 i = job // samples
                 text = response_text(tokenizer, ids, stop)
                 value = reward(text, rows[i])
@@ -87,7 +93,8 @@ def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_
                     "problem": i, "prompt": rows[i]["prompt"], "response": text,
                     "gold": rows[i].get("answer"), "answer": solution_key(text, rows[i]),
                     "undecided": math.isnan(value),
-                    "reward": 0.0 if math.isnan(value) else value, "tokens": len(ids),
+                    "reward": 0.0 if math.isnan(value) else value,
+                    "tokens": len(ids), "prefix_tokens": len(prefix),
                     "entropy": entropy and entropy / len(ids), "cut_off": ids[-1] not in stop}
                 write(sampled[job])
                 right += value >= 1
@@ -96,6 +103,33 @@ def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_
     every = {job: row for part in runs.gather(sampled) for job, row in part.items()}
     groups = [[every[job] for job in jobs[i : i + samples]] for i in jobs[::samples]]
     return metrics_of(groups, rows, ks) | {"seconds": time.perf_counter() - started}
+
+
+def seeded_inference(folder, model, temperature, micro_batch):
+    """The prefixes_of of `evaluate` that begins every response with a seed: how much more can be
+    reached from where the policy's past would begin (arXiv 2601.21476)?
+
+    The prefixes are those that training in that run's folder would draw next, whatever its method;
+    the snapshots that are old enough take turns, so that each begins as many samples of a problem.
+    OSError or ValueError if the run has no such snapshot.
+    """
+    ring, step, config = checkpoint.ring_of(folder)
+    if not (old_enough := ring.eligible(step)):
+        raise ValueError(f"no snapshot of {folder} is {ring.min_lag} steps old, its --min-lag")
+    shapes = [{name: w.shape for name, w in weights.items()}
+              for weights in (weights_of(model), ring.snapshots[0][1])]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"the snapshots of {folder} are of another model than --model")
+
+    def prefixes_of(prompts, cap, stop):
+        bounds = prefix_bounds("thinking_seeds", config["prefix_min"], config["prefix_max"], cap)
+        prefixes, n = [None] * len(prompts), len(old_enough)
+        for i, taken in enumerate(old_enough[: len(prompts)]):
+            prefixes[i::n] = draw_prefixes(ring, model, taken, prompts[i::n], 1, 1, bounds,
+                                           temperature, stop, micro_batch).ids
+        return prefixes
+
+    return prefixes_of
 
 
 def metrics_of(groups, rows, ks):
@@ -157,6 +191,8 @@ def parse_args(argv=None):
     add("--k", type=count, nargs="+", help="of pass@k; None: 1, 4, 16 and --samples")
     add("--temperature", type=runs.number(float, 0), default=1.0, help="0: greedy")
     add("--batch-size", type=count, default=512, help="responses sampled at once")
+    add("--seed-from", type=runs.local, help="folder of a run: all samples begin with a prefix "
+        "from the ring of its checkpoint; --model is then its model, unless given")
     args = p.parse_args(argv)
 
     if args.temperature == 0:  # all samples of a problem would be one and the same
@@ -165,10 +201,15 @@ def parse_args(argv=None):
     args.k = sorted(set(args.k or usual_ks(args.samples)))
     if args.k[-1] > args.samples:
         runs.fail(f"--k {args.k[-1]}: pass@k needs k <= --samples, which is {args.samples}")
+    if args.seed_from:
+        if args.temperature == 0:
+            runs.fail("--seed-from: prefixes are sampled, so --temperature must be above 0")
+        args.model = f"{args.seed_from}/model" if args.model == "tiny" else args.model
     args.dtype = args.dtype or runs.usual_dtype(args.device)
     model, tasks = Path(args.model).resolve(), "-".join(map(short_name, args.task))
     name = model.parent.name if model.name == "model" else model.name
-    args.out = args.out or f"runs/eval-{name}-{tasks}-{args.rng_seed}"
+    seeded = "-seeded" if args.seed_from else ""
+    args.out = args.out or f"runs/eval-{name}-{tasks}{seeded}-{args.rng_seed}"
     return args
 
 
@@ -182,13 +223,16 @@ def main(argv=None):
         model, tokenizer = runs.or_fail(open_model, args, args.task[0])
         for task in sets:  # what does not fit is told before hours of sampling
             sets[task] = runs.or_fail(askable, model, tokenizer, caps[task], sets[task])
+        prefixes_of = args.seed_from and runs.or_fail(
+            seeded_inference, args.seed_from, model, args.temperature, -(-args.batch_size // 8))
         try:
             with runs.precision(args), runs.explained("lower --batch-size"):
                 for task, rows in sets.items():
                     results[task] = evaluate(
                         model, tokenizer, rows, args.samples, caps[task], args.temperature,
                         args.batch_size, (args.rng_seed, 0, "evaluation"), args.k,
-                        lambda row: runs.append(folder / "samples.jsonl", {"task": task, **row}))
+                        lambda row: runs.append(folder / "samples.jsonl", {"task": task, **row}),
+                        prefixes_of)
                     row = {"kind": "eval", "task": task, **results[task]}
                     runs.append(folder / "metrics.jsonl", row)
         finally:  # Ctrl-C included

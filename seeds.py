@@ -105,6 +105,7 @@ class Seeds:
     starts: list  # B ints, the first of them that the snapshot wrote: 0, except for `suffix`
     logp: list  # B lists of floats, the snapshot's log-probs of those from there on
     step: int | None = None  # the snapshot's; None where no row is seeded
+    generated: int = 0  # tokens that were drawn to have these, the rest is thrown away
 
 
 def no_seeds(rows):
@@ -157,6 +158,7 @@ def draw_prefixes(
     starts = [0] * len(rows)
     if suffix_cap is None:
         ids = sample(snapshot, asked, max(k), temperature, stop)
+        seeds.generated = sum(map(len, ids))
         ids = [x[:length] for x, length in zip(ids, k, strict=True)]
     else:
         drafts = sample(policy, asked, suffix_cap, temperature, stop)
@@ -165,6 +167,7 @@ def draw_prefixes(
         begun = [x[: max(1, usual - length)] for x, length in zip(drafts, k, strict=True)]
         starts = [len(x) for x in begun]
         ids = sample(snapshot, asked, suffix_cap, temperature, stop, begun)
+        seeds.generated = sum(map(len, drafts)) + sum(map(len, ids)) - sum(starts)
     batch = make_batch(asked, ids, stop, policy.device)
     logp, _entropy = score(snapshot, batch, temperature, micro_batch)
     for i, x, start, values in zip(rows, ids, starts, logp.tolist(), strict=True):

@@ -56,7 +56,7 @@ def parse_args(argv=None):
     add("--seed-fraction", type=share, help="seeded share of a group; None: 0.5, for grpo 0")
     add("--prefix-min", type=share, default=0.05, help="shortest prefix, part of --max-new-tokens")
     add("--prefix-max", type=share, default=0.5, help="longest prefix; equal: a fixed length")
-    add("--ring-size", type=count, default=4, help="snapshots kept, on the CPU")
+    add("--ring-size", type=natural, help="snapshots kept, on the CPU; None: 4, for grpo 0")
     add("--snapshot-every", type=count, default=10, help="steps between snapshots")
     add("--min-lag", type=natural, default=10, help="steps until a snapshot may be used")
     add("--snapshot-choice", default="uniform", choices=CHOICES, help="which of those old enough")
@@ -88,6 +88,8 @@ def parse_args(argv=None):
         args = checkpoint.flags(p, argv, args)
     if args.seed_fraction is None:
         args.seed_fraction = 0.0 if args.method == "grpo" else 0.5
+    if args.ring_size is None:
+        args.ring_size = 0 if args.method == "grpo" else 4
     for end in ("low", "high"):
         if vars(args)[f"prefix_clip_{end}"] is None:
             vars(args)[f"prefix_clip_{end}"] = vars(args)[f"clip_{end}"]
@@ -134,7 +136,7 @@ def collect(args, step, problems, policy, tokenizer, ring, bounds, reference):
     seeds = no_seeds(len(prompts))
     torch.manual_seed(stream(args.rng_seed, step, "snapshot"))
     with runs.explained("in sampling: lower --prompts-per-step or --group-size"):
-        if ring is not None and (taken := ring.choose(step, args.snapshot_choice)) is not None:
+        if args.seeded_rows and (taken := ring.choose(step, args.snapshot_choice)) is not None:
             torch.manual_seed(stream(args.rng_seed, step, "prefixes", runs.rank()))
             seeds = draw_prefixes(
                 ring, policy, taken, prompts, G, args.seeded_rows, bounds, args.temperature, stop,
@@ -327,10 +329,12 @@ def metrics_of(args, step, batch, seeds, rewards, sums, norms, seconds):
     """A step's row for metrics.jsonl, of the rows of all ranks; the times are this one's."""
     prefix_lengths = batch.from_snapshot.sum(1)
     mine = [x.cpu() for x in (rewards, batch.lengths, prefix_lengths, batch.ended)]
-    every = runs.gather((mine, {name: value.cpu() for name, value in sums.items()}))
-    rewards, lengths, *rest = map(torch.cat, zip(*(rows for rows, _sums in every)))
+    # whatever was drawn from a model, and then thrown away or not
+    generated = seeds.generated + (batch.lengths.sum().item() - sum(map(len, seeds.ids)))
+    every = runs.gather((mine, {name: value.cpu() for name, value in sums.items()}, generated))
+    rewards, lengths, *rest = map(torch.cat, zip(*(each[0] for each in every)))
     sums = {}
-    for _rows, part in every:
+    for _rows, part, _generated in every:
         add_sums(sums, part)
     finite = [norm for norm in norms if math.isfinite(norm)]
     names = [f"seconds_{part}" for part in ("prefix", "rollout", "score", "update")]
@@ -342,6 +346,7 @@ def metrics_of(args, step, batch, seeds, rewards, sums, norms, seconds):
         "skipped_updates": len(norms) - len(finite),
         **dict(zip(names, seconds)),
         "tokens_per_second": lengths.sum().item() / sum(seconds),
+        "tokens_generated": sum(generated for *_, generated in every),
     }
 
 
@@ -366,8 +371,9 @@ def main(argv=None):
     args = parse_args(argv)
     torch.set_num_threads(args.threads)
     ring = bounds = None
-    if args.seeded_rows:
+    if args.seeded_rows or args.ring_size:  # the ring is also there for eval.py --seed-from
         ring = runs.or_fail(Ring, args.ring_size, args.snapshot_every, args.min_lag)
+    if args.seeded_rows:
         bounds = runs.or_fail(prefix_bounds, args.method, args.prefix_min, args.prefix_max,
                               args.max_new_tokens)
         if args.min_lag >= args.steps:

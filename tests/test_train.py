@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import easy_reward_of
+from conftest import easy_reward_of, random_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import eval as evaluation
 import train
 from tasks.problems import load_problems
 
@@ -338,6 +339,47 @@ def test_suffix_is_the_other_way_round(model, tmp_path):
         assert rows[step]["prefix_finished"] == 0 and rows[step]["prefix_length"] > 1
     samples = lines(tmp_path / "suffix" / "samples.jsonl")
     assert all(row["prefix"] for row in samples if row["snapshot_step"] is not None)
+
+
+def test_tokens_that_were_thrown_away_count_as_generated(model, tmp_path):
+    flags = "--steps 2 --prefix-min 0.2 --prefix-max 0.4 --max-new-tokens 10"  # 2 to 4 tokens
+    for method in ("grpo", "thinking_seeds", "suffix"):
+        rows = run(model, tmp_path / method, f"{flags} --method {method}")
+        responses = [8 * row["length"] for row in rows]  # tokens
+        assert rows[0]["tokens_generated"] == responses[0]
+        thrown_away = rows[1]["tokens_generated"] - responses[1]
+        # 4 rows are seeded: all prefixes are drawn as long as the longest, and cut; with suffix the
+        # ends of the policy's drafts are
+        low, high = {"grpo": (0, 0), "thinking_seeds": (0, 8), "suffix": (1, 36)}[method]
+        assert low <= thrown_away <= high
+
+
+def test_seeded_inference_begins_with_the_runs_own_past(model, tmp_path, monkeypatch, capsys):
+    flags = "--steps 4 --learning-rate 1e-3 --ring-size 3 --max-new-tokens 12"
+    plain = run(model, tmp_path / "plain", f"{flags} --method grpo")
+    assert all(row["snapshot_share"] == 0 for row in plain)  # the ring is kept, and not used
+    taken, original = [], evaluation.draw_prefixes
+    monkeypatch.setattr(evaluation, "draw_prefixes", lambda ring, model, step, *rest: taken.append(
+        step) or original(ring, model, step, *rest))
+    words = "--problems 2 --samples 6 --max-new-tokens 12 --threads 1 --seed-from"
+    evaluation.main([*words.split(), f"{tmp_path}/plain", "--out", f"{tmp_path}/eval"])
+    assert taken == [1, 2, 3]  # each for 4 of the 12 samples
+    assert json.loads((tmp_path / "eval/config.json").read_text())["model"].endswith("plain/model")
+    prefixes = [row["prefix_tokens"] for row in lines(tmp_path / "eval/samples.jsonl")]
+    assert len(prefixes) == 12 and 1 <= min(prefixes) and max(prefixes) <= 6
+
+    run(model, tmp_path / "none", "--steps 1 --method grpo")
+    run(model, tmp_path / "old", "--steps 2 --ring-size 4 --min-lag 3")
+    for more, named in (
+            ("none", "has no snapshots"), ("old", "is 3 steps old"), ("nowhere", "nowhere"),
+            ("plain --temperature 0", "--temperature must be above 0"),
+            (f"plain --model {tmp_path}/other", "another model")):
+        random_model().save_pretrained(tmp_path / "other")
+        AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "other")
+        with pytest.raises(SystemExit):
+            evaluation.main(f"{words} {tmp_path}/{more} --out {tmp_path}/refused".split())
+        assert named in capsys.readouterr().err
+        assert not (tmp_path / "refused").exists()
 
 
 def test_rewards_are_of_prefix_and_continuation_together(model, tmp_path, monkeypatch):
