@@ -1,0 +1,284 @@
+"""The grid of trainings behind the README's results: methods x rng seeds x settings.
+
+    python experiments/grid.py tune         learning rates, on tuning games and tuning rng seeds
+    python experiments/grid.py seeds        settings of the seeds, the same
+    python experiments/grid.py final        what is compared: fresh rng seeds, held-out games
+    python experiments/grid.py common       the same at one learning rate for all
+    python experiments/grid.py ablations    one factor at a time
+
+PROTOCOL.md says what is decided by what, and was written before the final runs. A training that is
+done is a row of results/grid.jsonl, which report.py reads; one that was killed is resumed. Two run
+at a time, each with one thread. `--dry-run` lists what is left to do.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import runs  # noqa: E402
+
+# Where on-policy training saturates while its entropy falls: a finite set of games, seen again and
+# again, as real sets of math problems are.
+STEPS = 300
+TRAIN = ("--task countdown --train-problems 512 --prompts-per-step 8 --group-size 8 "
+         "--minibatches 4 --save-every 50 --eval-every 100 --eval-problems 100 --eval-samples 8")
+SPLITS = {"tune": (200, 16), "test": (300, 32)}  # games, samples of each
+METHODS = {  # grpo keeps a ring as well, for seeded inference alone
+    "grpo": "--method grpo --ring-size 4",
+    "grpo_high": "--method grpo --ring-size 4 --clip-high 0.28",
+    **{method: f"--method {method}" for method in (
+        "thinking_seeds", "decoupled", "mask_prefix", "no_correction", "sequence_mix", "suffix")},
+}
+SEEDED = [name for name, flags in METHODS.items() if "grpo" not in name]
+LEARNING_RATES = ("1.5e-5", "3e-5", "6e-5")
+SEED_SETTINGS = {  # the first are train.py's defaults
+    "usual": "",
+    "short": "--prefix-max 0.25",
+    "old": "--snapshot-every 25 --min-lag 25",
+}
+TUNING, FINAL, ABLATION = (100, 101), (0, 1, 2, 3, 4), (0, 1, 2)  # rng seeds
+ABLATIONS = {
+    "prefix length 0.05 to 0.25": "--prefix-min 0.05 --prefix-max 0.25",
+    "prefix length 0.5 to 0.95": "--prefix-min 0.5 --prefix-max 0.95",
+    "ring of 1, lag 10 to 19": "--ring-size 2 --min-lag 10 --snapshot-choice oldest",
+    "ring of 12, lag 10 to 119": "--ring-size 12",
+    "a quarter seeded": "--seed-fraction 0.25",
+    "three quarters seeded": "--seed-fraction 0.75",
+    "oldest snapshot": "--snapshot-choice oldest",
+    "newest snapshot": "--snapshot-choice newest",
+    "prefix clip 0.5": "--prefix-clip-low 0.5 --prefix-clip-high 0.5",
+    "temperature 0.8": "--temperature 0.8",
+    "temperature 1.2": "--temperature 1.2",
+}
+CURVES = ("reward reward_seeded reward_unseeded entropy entropy_effective clip_lost clip_frac_low "
+          "clip_frac_high snapshot_share ess ratio_max_prefix kl_behaviour_prefix "
+          "zero_std_groups").split()
+WINDOW = 20  # steps whose mean is a point of a curve
+
+
+# ----------------------------------------------------------------------- what there is to do
+
+
+def mean_pass(rows, phase, method, key, value):
+    """pass@1 on tuning games where `key` is `value`, the mean over tuning rng seeds; None before
+    all of them are there."""
+    found = [row["eval"]["pass"][0] for row in rows
+             if row["phase"] == phase and row["method"] == method and row[key] == value]
+    return fmean(found) if len(found) == len(TUNING) else None
+
+
+def best(rows, phase, method, key, values):
+    """The value of `key` with the best mean pass@1; ValueError if some run is still missing."""
+    means = {value: mean_pass(rows, phase, method, key, value) for value in values}
+    if None in means.values():
+        raise ValueError(f"{method} has not been tuned yet: run `grid.py {phase}` first")
+    return max(means, key=means.get)
+
+
+def learning_rate(rows, method):
+    return best(rows, "tune", method, "learning_rate", LEARNING_RATES)
+
+
+def seed_setting(rows, method):
+    """The name of a method's best seed setting; the usual one was already run in `tune`."""
+    if method not in SEEDED:
+        return "usual"
+    rate = learning_rate(rows, method)
+    usual = [{**row, "phase": "seeds"} for row in rows
+             if row["phase"] == "tune" and row["learning_rate"] == rate]
+    return best([*rows, *usual], "seeds", method, "setting", SEED_SETTINGS)
+
+
+def tokens(rows, method):
+    """Tokens that a training of this method generates, as it was tuned."""
+    rate, setting = learning_rate(rows, method), seed_setting(rows, method)
+    return fmean(row["tokens_generated"] for row in rows
+                 if row["method"] == method and row["learning_rate"] == rate
+                 and row["setting"] == setting and row["phase"] in ("tune", "seeds"))
+
+
+def job(phase, method, rng_seed, rate, setting="usual", more="", split="test", stop=None):
+    name = f"{phase}-{method}-{rate}-{setting}-{rng_seed}"
+    flags = f"{TRAIN} {METHODS.get(method, '')} {SEED_SETTINGS.get(setting, more)}"
+    return {"name": re.sub(r"[^\w.-]+", "_", name), "phase": phase, "method": method,
+            "rng_seed": rng_seed, "learning_rate": rate, "setting": setting, "split": split,
+            "flags": f"{flags} --learning-rate {rate} --rng-seed {rng_seed}", "stop": stop}
+
+
+def jobs(phase, rows):
+    """The jobs of a phase. ValueError if it rests on one that is not done."""
+    if phase == "tune":
+        return [job(phase, method, seed, rate, split="tune")
+                for seed in TUNING for rate in LEARNING_RATES for method in METHODS]
+    if phase == "seeds":
+        return [job(phase, method, seed, learning_rate(rows, method), setting, split="tune")
+                for seed in TUNING for method in SEEDED for setting in [*SEED_SETTINGS][1:]]
+    if phase == "ablations":
+        rate = learning_rate(rows, "thinking_seeds")
+        return [job(phase, "thinking_seeds", seed, rate, name, flags)
+                for seed in ABLATION for name, flags in {"usual": "", **ABLATIONS}.items()]
+    rates = {method: learning_rate(rows, method) for method in METHODS}
+    settings = {method: seed_setting(rows, method) for method in METHODS}
+    if phase == "common":
+        rate = rates["grpo"]
+        return [job(phase, method, seed, rate, settings[method])
+                for seed in FINAL for method in METHODS if rates[method] != rate]
+    # On the way, the step at which as many tokens are generated as by all of grpo.
+    stops = {method: round(STEPS * min(1, tokens(rows, "grpo") / tokens(rows, method)))
+             for method in METHODS}
+    return [each for seed in FINAL for each in (job(phase, "start", seed, "0"), *(
+        job(phase, method, seed, rates[method], settings[method], stop=stops[method])
+        for method in METHODS))]
+
+
+# ------------------------------------------------------------------------------- how it is done
+
+
+def script(name, words, log):
+    """Runs one of our scripts with one thread. ValueError, with its last words, if it fails."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with open(log, "a") as file:
+        code = subprocess.run(
+            [sys.executable, str(ROOT / name), *words, "--threads", "1"], cwd=ROOT, stdout=file,
+            stderr=file, stdin=subprocess.DEVNULL, env=environment).returncode
+    if code:
+        raise ValueError(f"{name} ended with code {code}; its last words are in {log}")
+
+
+def trained(job, folder, steps):
+    """Trains to a step, from where it stands."""
+    out = folder / "train"
+    if (out / "config.json").exists():
+        script("train.py", ["--resume", str(out), "--steps", str(steps)], folder / "log.txt")
+    else:
+        words = [*job["flags"].split(), "--eval-split", job["split"], "--steps", str(steps)]
+        script("train.py", [*words, "--out", str(out)], folder / "log.txt")
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def evaluated(job, folder, name, *more):
+    """The evaluation of the model as it is: all that report.py needs of it."""
+    out, (games, samples) = folder / name, SPLITS[job["split"]]
+    if not (out / "metrics.jsonl").exists():
+        shutil.rmtree(out, ignore_errors=True)
+        script("eval.py", [
+            *more, "--split", job["split"], "--problems", str(games), "--samples", str(samples),
+            "--rng-seed", str(job["rng_seed"]), "--out", str(out),
+            "--k", *map(str, range(1, samples + 1))], folder / "log.txt")
+    row = json.loads((out / "metrics.jsonl").read_text())
+    keys = "problems samples distinct distinct_correct entropy length no_answer".split()
+    return {"pass": [round(row[f"pass@{k}"], 5) for k in range(1, samples + 1)],
+            **{key: row[key] for key in keys}}
+
+
+def curves(rows):
+    """{metric: its mean over each window of steps, None where there was nothing to average}."""
+    def mean(key, some):
+        values = [row[key] for row in some if row[key] is not None]
+        return float(f"{fmean(values):.5g}") if values else None
+
+    windows = [rows[i : i + WINDOW] for i in range(0, len(rows), WINDOW)]
+    return {key: [mean(key, window) for window in windows] for key in CURVES}
+
+
+def do(job, folder):
+    """Trains and evaluates. Returns the row for grid.jsonl."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {**job, "machine": machine(), "base": base_digest()}
+    if job["method"] == "start":  # before any training
+        return {**kept, "eval": evaluated(job, folder, "eval")}
+    model, extra = ["--model", str(folder / "train" / "model")], {}
+    if job["stop"] and job["stop"] < STEPS and not (folder / "equal").exists():
+        trained(job, folder, job["stop"])
+        evaluated(job, folder, "equal", *model)
+    rows = trained(job, folder, STEPS)
+    if (folder / "equal").exists():
+        extra["equal_tokens"] = evaluated(job, folder, "equal", *model)
+    extra["eval"] = evaluated(job, folder, "eval", *model)
+    if job["split"] == "test":
+        extra["eval_seeded"] = evaluated(
+            job, folder, "seeded", *model, "--seed-from", str(folder / "train"))
+    train = [row for row in rows if row["kind"] == "train"]
+    held_out = [{key: row[key] for key in ("step", "pass@1", "pass@8", "entropy")}
+                for row in rows if row["kind"] == "eval"]
+    config = json.loads((folder / "train" / "config.json").read_text())
+    return {
+        **kept, "steps": len(train), "versions": config["versions"],
+        "git_commit": config["git_commit"],
+        "seconds": round(sum(row[key] for row in train for key in row if "seconds_" in key), 1),
+        "tokens_generated": sum(row["tokens_generated"] for row in train),
+        "skipped_updates": sum(row["skipped_updates"] for row in train),
+        **extra, "held_out": held_out, "curves": curves(train),
+    }
+
+
+def machine():
+    info = Path("/proc/cpuinfo")
+    name = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    return f"{name.group(1) if name else platform.processor()}, {os.cpu_count()} cores"
+
+
+def base_digest():
+    """Of the base policy's weights: runs on different machines should have begun alike."""
+    import torch
+
+    from tasks import countdown
+
+    torch.set_num_threads(1)
+    weights = (countdown.base_policy(400) / "model.safetensors").read_bytes()
+    return hashlib.sha256(weights).hexdigest()[:12]
+
+
+def main(argv=None):
+    form = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    p.error = runs.fail
+    p.add_argument("phase", choices=["tune", "seeds", "final", "common", "ablations"])
+    p.add_argument("--workers", type=runs.number(int, 1), default=2, help="trainings at a time")
+    p.add_argument("--results", default=str(ROOT / "experiments/results/grid.jsonl"))
+    p.add_argument("--runs", default="runs/grid", help="folder of the runs, to resume from")
+    p.add_argument("--minutes", type=runs.number(float, 0), help="begin none after so long")
+    p.add_argument("--dry-run", action="store_true", help="only list what is left to do")
+    args = p.parse_args(argv)
+    results, started = Path(args.results), time.time()
+    rows = runs.or_fail(runs.rows_of, results)
+    done = {row["name"] for row in rows}
+    left = [each for each in runs.or_fail(jobs, args.phase, rows) if each["name"] not in done]
+    print(f"{args.phase}: {len(left)} trainings left", flush=True)
+    if args.dry_run:
+        print("\n".join(each["name"] for each in left))
+        return 0
+    base_digest()  # made once, before several would
+    lock = threading.Lock()
+
+    def work(each):
+        if args.minutes and time.time() > started + 60 * args.minutes:
+            return
+        row = do(each, Path(args.runs).resolve() / each["name"])
+        with lock:
+            runs.append(results, row)
+            print(f"{(time.time() - started) / 60:5.1f} min  {each['name']}: pass@1 "
+                  f"{row['eval']['pass'][0]:.3f}, entropy {row['eval']['entropy']:.3f}", flush=True)
+
+    with ThreadPoolExecutor(args.workers) as pool:
+        for future in [pool.submit(work, each) for each in left]:
+            runs.or_fail(future.result)
+    return 0
+
+
+if __name__ == "__main__":
+    runs.main(main)

@@ -1,0 +1,199 @@
+"""experiments/grid.py and report.py: what is run for the README's results, and made of it."""
+
+import json
+import subprocess
+from pathlib import Path
+from statistics import stdev
+
+import pytest
+
+from experiments import grid, report
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def row(phase, method, rng_seed, pass_1, rate="4e-5", setting="usual", tokens=100, **more):
+    """A row of grid.jsonl with what the tests look at."""
+    def evaluation(shift):
+        return {"pass": [pass_1 + shift, pass_1 + shift + 0.4], "entropy": pass_1 / 2,
+                "distinct_correct": 4 * pass_1}
+
+    clip_lost = [None, 0.5, *[pass_1 / 10] * 9]
+    return {"phase": phase, "method": method, "rng_seed": rng_seed, "learning_rate": rate,
+            "setting": setting, "name": f"{phase}-{method}-{rate}-{setting}-{rng_seed}",
+            "eval": evaluation(0), "eval_seeded": evaluation(0.05), "steps": 10, "seconds": 20,
+            "tokens_generated": tokens, "curves": {
+                "entropy_effective": [0.9] * 8 + [0.1, 0.3], "clip_lost": clip_lost,
+                "entropy": [pass_1] * 10, "reward": [pass_1] * 10}, **more}
+
+
+def tuned():
+    """Rows of all of tuning: the best rate is 1.5e-5 for grpo, 6e-5 for the rest."""
+    rows = []
+    for seed in grid.TUNING:
+        for method in grid.METHODS:
+            for i, rate in enumerate(grid.LEARNING_RATES):
+                value = 0.3 - 0.01 * i if method == "grpo" else 0.3 + 0.01 * i
+                rows.append(row("tune", method, seed, value, rate,
+                                tokens=100 if "grpo" in method else 125))
+        for method in grid.SEEDED:
+            for i, setting in enumerate([*grid.SEED_SETTINGS][1:]):
+                better = method == "suffix" and i == 1
+                rows.append(row("seeds", method, seed, 0.5 if better else 0.1, "6e-5", setting,
+                                tokens=200))
+    return rows
+
+
+# ------------------------------------------------------------------------------------ the jobs
+
+
+def test_every_method_is_tuned_over_the_same_values():
+    jobs = grid.jobs("tune", [])
+    assert len(jobs) == 8 * 3 * 2 == len({job["name"] for job in jobs})
+    assert all(job["split"] == "tune" and job["rng_seed"] in grid.TUNING for job in jobs)
+    by_method = {m: {j["learning_rate"] for j in jobs if j["method"] == m} for m in grid.METHODS}
+    assert all(rates == {*grid.LEARNING_RATES} for rates in by_method.values())
+
+
+def test_the_final_runs_take_what_was_tuned_and_fresh_rng_seeds():
+    rows = tuned()
+    with pytest.raises(ValueError, match="grid.py tune"):
+        grid.jobs("final", [each for each in rows if each["rng_seed"] == grid.TUNING[0]])
+    with pytest.raises(ValueError, match="grid.py seeds"):
+        grid.jobs("final", [each for each in rows if each["phase"] == "tune"])
+    jobs = grid.jobs("final", rows)
+    assert not {*grid.FINAL} & {*grid.TUNING} and len(jobs) == 9 * len(grid.FINAL)
+    chosen = {job["method"]: (job["learning_rate"], job["setting"], job["stop"]) for job in jobs}
+    assert chosen["grpo"] == ("1.5e-5", "usual", grid.STEPS)
+    assert chosen["thinking_seeds"] == ("6e-5", "usual", grid.STEPS * 100 // 125)
+    assert chosen["suffix"] == ("6e-5", "old", grid.STEPS // 2)
+    assert all(job["split"] == "test" for job in jobs)
+    flags = next(job["flags"] for job in jobs if job["method"] == "suffix")
+    for words in ("--method suffix", "--min-lag 25", "--learning-rate 6e-5"):
+        assert words in flags
+    common = grid.jobs("common", rows)
+    assert {job["learning_rate"] for job in common} == {"1.5e-5"}
+    assert {job["method"] for job in common} == {*grid.METHODS} - {"grpo"}
+    ablations = grid.jobs("ablations", rows)
+    assert len(ablations) == 3 * (1 + len(grid.ABLATIONS))
+
+
+def test_all_flags_of_all_jobs_are_train_pys(monkeypatch):
+    import train
+
+    rows = tuned()
+    for phase in ("tune", "seeds", "final", "common", "ablations"):
+        for job in grid.jobs(phase, rows):
+            if job["method"] != "start":
+                args = train.parse_args(job["flags"].split())
+                assert args.rng_seed == job["rng_seed"]
+                assert args.ring_size  # for seeded inference, of grpo as well
+                if args.seeded_rows:
+                    train.Ring(args.ring_size, args.snapshot_every, args.min_lag)
+
+
+def test_a_job_from_start_to_row(tmp_path, monkeypatch):
+    monkeypatch.setenv("THINKING_SEEDS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(grid, "base_digest", lambda: "base")
+    monkeypatch.setattr(grid, "STEPS", 4)
+    monkeypatch.setattr(grid, "SPLITS", {"test": (3, 4)})
+    monkeypatch.setattr(grid, "TRAIN", (
+        "--base-steps 2 --prompts-per-step 2 --group-size 4 --minibatches 1 --save-every 1 "
+        "--snapshot-every 1 --min-lag 1 --eval-problems 2 --eval-samples 8"))
+    calls, original = [], subprocess.run
+    monkeypatch.setattr(
+        grid.subprocess, "run", lambda words, **kw: calls.append(words) or original(words, **kw))
+    job = grid.job("final", "thinking_seeds", 0, "1e-3", stop=3)
+    got = grid.do(job, tmp_path / "run")
+    scripts = [Path(words[1]).name for words in calls if words[0] != "git"]
+    assert scripts == ["train.py", "eval.py", "train.py", "eval.py", "eval.py"]
+    assert got["steps"] == 4 and len(got["eval"]["pass"]) == 4 == got["eval"]["samples"]
+    assert got["eval"]["problems"] == got["equal_tokens"]["problems"] == 3
+    assert got["eval"] != got["eval_seeded"] and got["curves"]["clip_lost"].__len__() == 1
+    metrics = (tmp_path / "run/train/metrics.jsonl").read_text().splitlines()
+    train = [each for each in map(json.loads, metrics) if each["kind"] == "train"]
+    assert got["tokens_generated"] == sum(each["tokens_generated"] for each in train) > 4 * 8
+    rewards = [each["reward"] for each in train]
+    assert got["curves"]["reward"] == [pytest.approx(sum(rewards) / 4, rel=1e-4)]
+    json.dumps(got, allow_nan=False)
+    # again, after a kill in its last evaluation: nothing is trained anew
+    calls.clear()
+    (tmp_path / "run/seeded/metrics.jsonl").unlink()
+    again = grid.do(job, tmp_path / "run")
+    assert {**again, "eval_seeded": 0} == {**got, "eval_seeded": 0}
+    assert [Path(words[1]).name for words in calls if words[0] != "git"] == ["train.py", "eval.py"]
+    # and a failure is told of
+    with pytest.raises(ValueError, match="its last words are in"):
+        grid.do({**job, "flags": "--no-such-flag", "stop": None}, tmp_path / "bad")
+
+
+# ---------------------------------------------------------------------------------- the report
+
+
+def test_intervals_are_students():
+    # tables of Student's t, 97.5 %: 12.706, 2.776 and 2.262 for 1, 4 and 9 degrees of freedom
+    for degrees, expected in ((1, 12.706), (4, 2.776), (9, 2.262)):
+        assert report.t_quantile(degrees) == pytest.approx(expected, abs=5e-4)
+    values = [0.1, 0.2, 0.4]
+    mean, half = report.interval(values)
+    assert mean == pytest.approx(0.7 / 3)
+    assert half == pytest.approx(4.303 * stdev(values) / 3 ** 0.5, rel=1e-3)
+    assert report.interval([0.3]) == (0.3, None)
+
+
+def test_differences_are_paired_by_rng_seed():
+    # one rng seed is easier than the other by far more than methods differ
+    mine = [row("final", "decoupled", seed, value) for seed, value in ((0, 0.52), (1, 0.21))]
+    theirs = [row("final", "grpo", seed, value) for seed, value in ((1, 0.20), (0, 0.50), (2, 0))]
+    measure = report.MEASURES["pass@1"][0]
+    mean, half, n = report.paired(mine, theirs, measure)
+    assert (mean, n) == (pytest.approx(0.015), 2)
+    assert half == pytest.approx(12.706 * stdev([0.02, 0.01]) / 2 ** 0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("mean, half, sign, expected", [
+    (0.02, 0.01, 1, "holds"), (-0.02, 0.01, 1, "refuted"), (0.02, 0.03, 1, "undecided"),
+    (-0.02, 0.01, -1, "holds"), (0.02, 0.01, -1, "refuted"), (0.02, None, 1, "undecided"),
+])
+def test_a_claim_is_decided_by_its_interval(mean, half, sign, expected):
+    assert report.verdict(mean, half, sign) == expected
+
+
+def test_the_tables_have_the_numbers_of_the_rows():
+    rows = tuned()
+    for seed in grid.FINAL:
+        start = row("final", "start", seed, 0.2)
+        rows.append({key: start[key] for key in start if key not in ("curves", "seconds")})
+        for i, method in enumerate(grid.METHODS):
+            value = 0.30 + 0.01 * i + 0.001 * seed * (i + 1)
+            rows.append(row("final", method, seed, value, "1.5e-5" if method == "grpo" else "6e-5"))
+            if method != "grpo":
+                rows.append(row("common", method, seed, value + 0.1, "1.5e-5"))
+            if seed < 3:
+                for setting, value in (("oldest snapshot", 0.3), ("usual", 0.2)):
+                    rows.append(row("ablations", "thinking_seeds", seed, value, setting=setting))
+    tables = dict(report.report(rows))
+    assert [*tables] == [
+        "What is compared", "Claims", "At equal generated tokens", "Sampled with seeds",
+        "At one learning rate, 1.5e-5", "Claims at one learning rate", "One factor at a time",
+        "Tuning"]
+    lines = tables["What is compared"].splitlines()
+    assert len(lines) == 2 + 9 and lines[2].startswith("| start | 5 | 0.200")
+    # grpo: 0.300 to 0.304, mean 0.302, sd 0.00158, half 2.776 * 0.00158 / 5 ** 0.5 = 0.00196
+    grpo = next(line for line in lines if "| `grpo` |" in line)
+    assert "| `grpo` | 5 | 0.302 ± 0.002 | - |" in grpo
+    # thinking_seeds is 0.02 above it, and 0.002 more a seed: 0.024 +- 2 * 0.00196
+    assert "+0.024 ± 0.004" in next(line for line in lines if "thinking_seeds" in line)
+    # effective entropy: the last fifth of 10 windows; clip_lost: all but the first tenth
+    assert "0.200 ± 0.000" in grpo and f"{100 * (0.5 + 9 * 0.0302) / 10:.2f}" in grpo
+    claimed = tables["Claims"].splitlines()
+    assert "| (1) pass@1 above `grpo` | +0.024 ± 0.004 | holds |" in claimed[2]
+    assert any("(3) clip_lost, % below `grpo`" in line and "refuted" in line for line in claimed)
+    assert "| oldest snapshot | 24 |" in tables["One factor at a time"]
+
+
+def test_without_rows_it_says_so(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        report.main(["--results", str(tmp_path / "none.jsonl")])
+    assert "there are no rows" in capsys.readouterr().err
