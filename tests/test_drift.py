@@ -1,0 +1,37 @@
+"""experiments/drift.py: how far a policy is from its snapshots."""
+
+import math
+
+import pytest
+import torch
+
+import train
+from experiments import drift
+
+
+def test_the_measures_by_hand():
+    # ratios 1, 2, 0.5 and, at padding, an absurd one
+    log_w = torch.tensor([[0.0, math.log(2), math.log(0.5), 1e4]])
+    kl, ess, outside = drift.measures(log_w, torch.tensor([[True, True, True, False]]))
+    assert kl == pytest.approx((0 + (2 - 1 - math.log(2)) + (0.5 - 1 - math.log(0.5))) / 3)
+    assert ess == pytest.approx(3.5 ** 2 / (3 * 5.25)) and outside == pytest.approx(2 / 3)
+    assert drift.measures(log_w, torch.zeros(1, 4, dtype=torch.bool)) is None
+
+
+def test_older_snapshots_are_farther_away(base, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "reward", lambda text, row: float("=" in text[:4]))
+    flags = (f"--model {base} --steps 4 --learning-rate 3e-3 --ring-size 4 --snapshot-every 1 "
+             "--method grpo --prompts-per-step 2 --minibatches 1 --eval-problems 1 "
+             f"--eval-samples 1 --max-new-tokens 8 --threads 1 --out {tmp_path / 'run'}")
+    train.main(flags.split() + ["--min-lag", "1"])
+    capsys.readouterr()
+    drift.main([str(tmp_path / "run"), "--problems", "20", "--samples", "8"])
+    header, _rule, *lines = capsys.readouterr().out.splitlines()
+    assert header == "| lag | all tokens | tokens 1 to 4 | tokens 5 to 8 |"
+    cells = [line.strip("| ").split(" | ") for line in lines]
+    assert [int(each[0]) for each in cells] == [4, 3, 2, 1]
+    distances = [float(each[1].split(",")[0]) for each in cells]
+    assert distances[0] > distances[2] > distances[3] > 0
+    with pytest.raises(SystemExit):
+        drift.main([str(tmp_path / "nothing")])
+    assert "nothing" in capsys.readouterr().err
