@@ -46,7 +46,7 @@ def flags(parser, argv, args):
              if name not in extra and value is not None and value is not False]
     given = sys.argv[1:] if argv is None else argv
     saved, args = parser.parse_args(words), parser.parse_args([*words, *given])
-    if Path(args.out).absolute() == Path(folder).absolute():
+    if Path(args.out).resolve() == Path(folder).resolve():
         args.out = folder
     for name, value in vars(saved).items():
         now, flag = getattr(args, name), f"--{name.replace('_', '-')}"

@@ -206,7 +206,7 @@ def parse_args(argv=None):
             runs.fail("--seed-from: prefixes are sampled, so --temperature must be above 0")
         args.model = f"{args.seed_from}/model" if args.model == "tiny" else args.model
     args.dtype = args.dtype or runs.usual_dtype(args.device)
-    model, tasks = Path(args.model).absolute(), "-".join(map(short_name, args.task))
+    model, tasks = Path(args.model).resolve(), "-".join(map(short_name, args.task))
     name = model.parent.name if model.name == "model" else model.name
     seeded = "-seeded" if args.seed_from else ""
     args.out = args.out or f"runs/eval-{name}-{tasks}{seeded}-{args.rng_seed}"
