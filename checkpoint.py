@@ -10,6 +10,7 @@ There is no state of random generators or of data to keep: what a step draws, an
 function of (rng seed, step), see rollout.stream and problems_of_step.
 """
 
+import contextlib
 import json
 import shutil
 import sys
@@ -45,11 +46,16 @@ def flags(parser, argv, args):
              if name not in extra and value is not None and value is not False]
     given = sys.argv[1:] if argv is None else argv
     saved, args = parser.parse_args(words), parser.parse_args([*words, *given])
+    if Path(args.out).resolve() == Path(folder).resolve():
+        args.out = folder
     for name, value in vars(saved).items():
-        now = getattr(args, name)
+        now, flag = getattr(args, name), f"--{name.replace('_', '-')}"
+        if isinstance(value, str) and value != config[name]:  # the name of a Hub id, until now
+            runs.fail(f"{flag} {config[name]}, as {path} has it, is {value} here: resume from "
+                      "another directory")
         if now != value and not (name == "steps" and now > value):
-            runs.fail(f"--{name.replace('_', '-')} {now}: the run in {folder} has {value}; "
-                      "beside --resume only --steps may differ, and grow")
+            runs.fail(f"{flag} {now}: the run in {folder} has {value}; beside --resume only "
+                      "--steps may differ, and grow")
     return args
 
 
@@ -63,8 +69,10 @@ def save(folder, step, policy, optimizer, ring, state):
         for name, tensor in values.items()}}
     files |= {f"snapshot-{taken}": weights for taken, weights in ring.snapshots} if ring else {}
     with runs.writing(folder):  # no checkpoint without the rows before it
-        for name in ("config.json", "metrics.jsonl", "samples.jsonl", ".", ".."):
+        for name in ("config.json", "metrics.jsonl", "samples.jsonl", "."):
             runs.sync(folder / name)
+    with contextlib.suppress(OSError):  # who may go through a folder may not always read it
+        runs.sync(folder / "..")
     with runs.whole_folder(folder / f"checkpoint-{step}") as new:
         for name, tensors in files.items():
             tensors = {key: tensor.contiguous() for key, tensor in tensors.items()}
@@ -99,8 +107,11 @@ def restore(folder, policy, optimizer, ring):
         if [state["step"], {*state["files"]}] != [
                 _number(path), {file.stem for file in path.glob("*.safetensors")}]:
             raise ValueError("its state.json is not of this step, or not of these files")
+        for name, least in ("step", 0), ("skipped", 0), ("micro_batch", 1):
+            if type(value := state.get(name)) is not int or value < least:
+                raise ValueError(f"its state.json has {name} {value!r}")
         files = {name: load_file(path / f"{name}.safetensors") for name in state["files"]}
-        _put_back(files, policy, optimizer, ring)
+        _put_back(files, state, policy, optimizer, ring)
         return state
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         before = whole[-2] if whole[1:] else "step 0, and trains anew"
@@ -125,10 +136,17 @@ def _number(path):
     return int(path.stem.rpartition("-")[2])
 
 
-def _put_back(files, policy, optimizer, ring):
-    saved, weights = files.pop("policy"), weights_of(policy)
-    if {n: w.shape for n, w in saved.items()} != {n: w.shape for n, w in weights.items()}:
-        raise ValueError("it is of another model than --model opens now")
+def _put_back(files, state, policy, optimizer, ring):
+    weights, parameters = weights_of(policy), [*policy.parameters()]
+    if not files["optimizer"] and state["skipped"] >= state["step"]:
+        parameters = []  # every update was skipped, so there are no moments
+    shapes = dict.fromkeys(files, {name: tensor.shape for name, tensor in weights.items()})
+    shapes["optimizer"] = {f"{i}.{name}": () if name == "step" else p.shape for name in
+                           ("step", "exp_avg", "exp_avg_sq") for i, p in enumerate(parameters)}
+    for name, tensors in files.items():
+        if {key: tensor.shape for key, tensor in tensors.items()} != shapes[name]:
+            raise ValueError(f"its {name} is damaged, or of another model than --model opens now")
+    saved = files.pop("policy")
     for name, tensor in weights.items():
         tensor.copy_(saved[name])
     moments = {}
@@ -143,33 +161,40 @@ def _put_back(files, policy, optimizer, ring):
         ring.snapshots.append((int(name.removeprefix("snapshot-")), weights))
 
 
-def cut_back(folder, step):
+def cut_back(folder, step, eval_every):
     """Takes out of a folder what a killed process left: older checkpoints, and the rows of `step`
-    and later, but for an evaluation before it. ValueError, and all as it was, if one before is
-    missing."""
-    kept = {}
-    for name, copies in ("metrics.jsonl", 1), ("samples.jsonl", 2):
+    and later, but for an evaluation before it; returns their number. ValueError, and all as it was,
+    if one before is missing."""
+    kept, cut, evals = {}, 0, {*range(0, step, eval_every or step or 1)}
+    for name, kinds in ("metrics.jsonl", ["train"]), ("samples.jsonl", [None, None]):
         try:
-            rows = runs.rows_of(folder / name)
-            rows = [row for row in rows
+            every = runs.rows_of(folder / name)
+            rows = [row for row in every
                     if row["step"] < step or row["step"] == step and row.get("kind") == "eval"]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{folder / name} has a row that is none of a training's") from error
-        steps = [row["step"] for row in rows if row.get("kind") != "eval"]
-        if steps != [i for i in range(step) for _ in range(copies)]:
+        made = [(row.get("kind"), row["step"]) for row in rows]
+        steps = [(kind, i) for i in range(step) for kind in kinds]
+        if [row for row in made if row[0] != "eval"] != steps:
             raise ValueError(f"{folder / name} does not have every step before {step}, where the "
                              "checkpoint stands, in order: put it back as it was")
-        kept[name] = rows
+        kept[name], cut = rows, cut + len(every) - len(rows)
+        evals -= {i for kind, i in made if kind == "eval"}
+    if evals:
+        raise ValueError(f"{folder / 'metrics.jsonl'} does not have the evaluation of step "
+                         f"{min(evals)}: put it back as it was")
     for name, rows in kept.items():
         with runs.writing(folder / name), runs.whole_file(folder / name) as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
     _tidy(folder)
+    return cut
 
 
 def _tidy(folder):
     with runs.writing(folder):
         for path in [*_whole(folder)[:-1], *folder.glob("checkpoint-*.unfinished")]:
             shutil.rmtree(path)
+        (folder / "config.json.unfinished").unlink(missing_ok=True)
 
 
 def _whole(folder):

@@ -97,7 +97,7 @@ def number(kind, low, high=float("inf")):
 def local(name):
     """An argparse type: a path that is there made absolute, anything else (tiny, a Hub id) as it
     is, so that a run can be resumed from another folder."""
-    return str(Path(name).resolve()) if name != "tiny" and Path(name).exists() else name
+    return str(Path(name).absolute()) if name != "tiny" and Path(name).exists() else name
 
 
 def device(name):

@@ -30,9 +30,9 @@ from loss import METHODS, REDUCTIONS, add_sums, group_advantages, policy_loss, r
 from loss import rollout_metrics, summarize
 from rollout import response_text, rollout, score, stop_ids, stream, token_logps
 from seeds import CHOICES, Ring, by_snapshot, draw_prefixes, no_seeds, prefix_bounds, seeded_rows
-from tasks.problems import askable, load_problems, open_model, problems_of_step, prompt_ids
-from tasks.problems import reward, task_of, warn_of_overlap
-from tasks.sets import add_flags, local, short_name
+from tasks.problems import askable, load_problems, local, open_model, problems_of_step
+from tasks.problems import prompt_ids, reward, task_of, warn_of_overlap
+from tasks.sets import add_flags, short_name
 
 # ----------------------------------------------------------------------------------------- flags
 
@@ -251,10 +251,11 @@ def train(args, folder, ring, bounds, pool, held_out):
     if len({*runs.gather(start)}) > 1:
         runs.fail(f"--resume {folder}: the machines do not share this folder")
     if args.resume and runs.rank() == 0:
-        runs.or_fail(checkpoint.cut_back, folder, start)
+        cut = runs.or_fail(checkpoint.cut_back, folder, start, args.eval_every)
         runs.renew_config(folder, steps=args.steps, ranks=args.ranks)
         runs.note(f"{folder} has {start} of {args.steps} steps in a checkpoint, and " + (
-            "goes on from there" if start < args.steps else "nothing to do; --steps may grow"))
+            f"goes on from there; {cut} rows of later ones were cut off, to be made again"
+            if start < args.steps else "nothing to do; --steps may grow"))
     rows = runs.gather(runs.rows_of(folder / "metrics.jsonl"))[0]
     evaluated = {row["step"] for row in rows if row["kind"] == "eval"}
     shown, stopped_by = {}, 0

@@ -14,6 +14,7 @@ model's chat template and judged by verify.py.
 """
 
 import contextlib
+import glob
 import math
 import random
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import runs
 from rollout import load_model
 from runs import note
 from tasks import countdown, sets, verify
@@ -51,6 +53,14 @@ MATH = Task(None, _math_reward, lambda response, row: verify.extract_answer(resp
 
 def task_of(name):
     return TASKS.get(name, MATH)
+
+
+def local(task):
+    """An argparse type: as runs.local, but the name of a task or set is no path, nor is any other
+    that no file has and no folder saved by `datasets`."""
+    saved = glob.glob(f"{glob.escape(task)}/dataset_*.json")
+    is_path = "/" in task or Path(task).is_file() or saved
+    return runs.local(task) if is_path and task not in {*TASKS, *sets.HUB} else task
 
 
 # ------------------------------------------------------------------------------------ the problems

@@ -41,11 +41,6 @@ def add_flags(parser):
     add("--no-chat-template", action="store_true", help="ask math problems as plain text")
 
 
-def local(task):
-    """An argparse type: as runs.local, but the name of a set or task is no folder."""
-    return runs.local(task) if "/" in task or Path(task).is_file() else task
-
-
 def short_name(task):
     """The last part of a path or Hub id."""
     return Path(task).stem if Path(task).suffix in FORMATS else Path(task).name
@@ -70,7 +65,7 @@ def read(task, split, args, tasks=()):
 def _read(task, split, args, tasks):
     """The rows of a set as dicts."""
     path, (hub_id, config, benchmark) = Path(task), HUB.get(task, (task, None, "test"))
-    if path.is_file():
+    if path.is_file() and task not in HUB:
         return _read_file(path)
     if args.data_dir and "/" not in task:
         files = _files(task, split, Path(args.data_dir))

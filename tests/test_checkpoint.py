@@ -15,7 +15,7 @@ import sys
 import pytest
 import torch
 from conftest import easy_reward_of
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_train import ROOT, SMALL, command, interrupt, lines, rows_of
 
 import checkpoint
@@ -193,7 +193,26 @@ def test_flags_beside_resume_must_agree(half, capsys, flags):
 
 
 def test_flags_beside_resume_may_be_repeated(half, whole):
-    assert resume(half, "--learning-rate", "0.001", "--steps", "6") == 0 and same(half, whole)
+    flags = "--learning-rate", "0.001", "--steps", "6", "--out", str(half)
+    assert resume(f"{half}/", *flags) == 0 and same(half, whole)
+
+
+def test_a_file_with_the_name_of_the_task_is_not_opened(half, whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "countdown").write_text("")
+    assert resume(half) == 0 and same(half, whole)
+
+
+def test_a_folder_with_the_name_of_a_hub_id_is_a_line(half, base, tmp_path, monkeypatch, capsys):
+    """It would be opened in place of what the run was begun with."""
+    config = json.loads((half / "config.json").read_text())
+    (half / "config.json").write_text(json.dumps({**config, "model": "owner/name"}))
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(base, "owner/name")
+    before = contents(half)
+    line = refused(capsys, resume, half)
+    assert "--model owner/name" in line and "another directory" in line
+    assert contents(half) == before
 
 
 @pytest.mark.parametrize("name", ["policy", "optimizer", "snapshot-0", "snapshot-1", "state.json"])
@@ -211,14 +230,35 @@ def test_a_checkpoint_that_is_not_whole_is_a_line(half, capsys, name, how):
 
 @pytest.mark.parametrize("change, words", [
     ({"format": 99}, "format 99"), ({"format": None}, "format None"), ({"files": None}, "cannot"),
-    ({"step": 1}, "of this step"), ({"step": "2"}, "of this step"),
+    ({"step": 1}, "of this step"), ({"step": "2"}, "of this step"), ({"step": 2.0}, "step 2.0"),
+    ({"micro_batch": 0}, "micro_batch 0"), ({"micro_batch": "x"}, "micro_batch 'x'"),
+    ({"skipped": None}, "skipped None"),
     ({"files": ["policy", "optimizer", "snapshot-1"]}, "of these files"),
     ({"files": ["../../base/model"]}, "of these files"),
 ])
 def test_a_checkpoint_of_another_format_is_a_line(half, capsys, change, words):
     path = half / "checkpoint-2" / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    before = contents(half)
     assert words in refused(capsys, resume, half)
+    assert contents(half) == before
+
+
+@pytest.mark.parametrize("name, change", [
+    ("optimizer", lambda old: {**old, "3.exp_avg": torch.zeros(1)}),
+    ("optimizer", lambda old: {key: old[key] for key in old if key != "3.exp_avg_sq"}),
+    ("optimizer", lambda old: {key: old[key] for key in old if not key.startswith("3.")}),
+    ("optimizer", lambda old: {}),
+    ("snapshot-1", lambda old: {key: old[key] for key in [*old][1:]}),
+    ("snapshot-1", lambda old: {key: tensor[:1] for key, tensor in old.items()}),
+    ("policy", lambda old: {}),
+])
+def test_tensors_that_are_not_those_of_the_model_are_a_line(half, capsys, name, change):
+    path = half / "checkpoint-2" / f"{name}.safetensors"
+    save_file(change({key: tensor.clone() for key, tensor in load_file(path).items()}), path)
+    before = contents(half)
+    assert f"its {name} is damaged" in refused(capsys, resume, half)
+    assert contents(half) == before
 
 
 @pytest.mark.parametrize("change", [
@@ -281,6 +321,25 @@ def test_lost_rows_are_a_line(half, capsys, name, how, words):
     before = contents(half)
     assert words in refused(capsys, resume, half)
     assert contents(half) == before
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda rows: rows[1:], "the evaluation of step 0"),
+    (lambda rows: [rows[0].replace('"kind": "eval", ', ""), *rows[1:]], "every step before 2"),
+    (lambda rows: [row.replace('"kind": "train", ', "") for row in rows], "every step before 2"),
+])
+def test_a_lost_evaluation_or_kind_is_a_line(half, capsys, change, words):
+    rows = (half / "metrics.jsonl").read_text().splitlines()
+    (half / "metrics.jsonl").write_text("".join(f"{row}\n" for row in change(rows)))
+    before = contents(half)
+    assert words in refused(capsys, resume, half)
+    assert contents(half) == before
+
+
+def test_what_is_made_anew_for_want_of_a_checkpoint_is_told(half, whole, capsys):
+    shutil.rmtree(half / "checkpoint-2")
+    assert resume(half) == 0 and same(half, whole)
+    assert "has 0 of 6 steps" in (err := capsys.readouterr().err) and "; 10 rows of later" in err
 
 
 def test_blank_lines_are_no_rows(half, whole):
@@ -372,7 +431,21 @@ def test_a_save_that_fails_leaves_the_one_before(half, capsys, monkeypatch):
     assert contents(half / "checkpoint-2") == before and not list(half.glob("*.unfinished"))
 
 
+def test_the_folder_above_need_not_be_readable(half, whole, monkeypatch):
+    """A cluster's /scratch may have mode 711. (Simulated: root may read it.)"""
+    original = os.open
+
+    def refuse(path, *args, **kwargs):
+        if str(path).endswith(".."):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return original(path, *args, **kwargs)
+
+    monkeypatch.setattr(runs.os, "open", refuse)
+    assert resume(half) == 0 and same(half, whole)
+
+
 def test_what_a_killed_save_left_is_taken_away(half):
+    (half / "config.json.unfinished").write_text("half")
     (half / "checkpoint-3.unfinished").mkdir()
     (half / "checkpoint-3.unfinished" / "policy.safetensors").write_text("half")
     assert resume(half) == 0 and not list(half.glob("*.unfinished"))
@@ -431,6 +504,14 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(base, tmp_path, cap
     assert [row["grad_norm"] is None for row in rows] == [False, True, False]
     notes = [x for x in capsys.readouterr().err.splitlines() if x.startswith("note: step 1")]
     assert len(notes) == 1 and "1 of 1 updates skipped" in notes[0] and "1 in a row" in notes[0]
+
+
+def test_a_run_that_has_skipped_every_update_goes_on(base, tmp_path, monkeypatch):
+    """It has no moments yet, and none are missing."""
+    not_finite(monkeypatch, lambda n: True)
+    run(base, tmp_path / "out", "--steps 2 --minibatches 1 --micro-batch 8")
+    assert not load_file(tmp_path / "out" / "checkpoint-2" / "optimizer.safetensors")
+    assert resume(tmp_path / "out", "--steps", "3") == 0
 
 
 def test_ten_in_a_row_stop_the_run_and_leave_the_batch(base, tmp_path, capsys, monkeypatch):

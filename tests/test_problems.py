@@ -97,6 +97,38 @@ def test_every_format_gives_the_same_rows(write, tmp_path):
     assert reward("so it is \\boxed{0.5}", rows[1]) == 1.0 and reward("\\boxed{0.6}", rows[1]) == 0
 
 
+def test_a_link_keeps_its_name(tmp_path, monkeypatch):
+    """In the Hub's cache what a link leads to has no suffix."""
+    jsonl(tmp_path / "blob", ROWS)
+    (tmp_path / "set.jsonl").symlink_to("blob")
+    monkeypatch.chdir(tmp_path)
+    assert problems.local("set.jsonl") == str(tmp_path / "set.jsonl")
+    assert len(load(problems.local("set.jsonl"))) == 3
+
+
+def test_a_folder_is_told_from_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("set", "gsm8k", "countdown"):
+        write_saved(tmp_path / name)
+    write_saved_splits(tmp_path / "splits")
+    for name in ("math", "countdown4"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "amc").mkdir()  # which --data-dir may have
+    for name in ("set", "splits"):
+        assert problems.local(name) == str(tmp_path / name)
+        assert len(load(problems.local(name))) == 3
+    for name in ("gsm8k", "countdown", "math", "countdown4", "amc", "owner/name", ""):
+        assert problems.local(name) == name
+
+
+def test_a_file_with_the_name_of_a_set_is_not_opened(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gsm8k").write_text("")
+    (tmp_path / "data").mkdir()
+    jsonl(tmp_path / "data" / "gsm8k.jsonl", ROWS)
+    assert len(load("gsm8k", "--data-dir", "data")) == 3
+
+
 @pytest.mark.parametrize("problem", ["problem", "question", "prompt"])
 @pytest.mark.parametrize("answer", ["answer", "final_answer", "solution"])
 def test_columns_are_found_by_their_usual_names(problem, answer, tmp_path):
