@@ -343,9 +343,10 @@ def soak(train, flags, folder, minutes, pauses, rng):
 
 
 def steady(memory, flags):
-    """The rows of processes whose ring is full and who have evaluated: before, memory must grow."""
-    settled = max(flags["ring_size"] * flags["snapshot_every"], flags["eval_every"]) + 1
-    return [row for row in memory if row["steps_done"] >= settled]
+    """The rows after the ring is full, which a resumed process begins with, and after the first
+    steps of each process: before, memory must grow."""
+    is_full = flags["ring_size"] * flags["snapshot_every"]
+    return [row for row in memory if row["step"] >= is_full and row["steps_done"] >= 10]
 
 
 def quarters(memory):
