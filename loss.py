@@ -109,7 +109,8 @@ def unclipped(r, w, A, clip):
     """rho A: importance sampling of each token for itself, the token form with the least bias.
 
     Bias: rho corrects the choice of each token, but neither the distribution of the states before
-    it nor the reward-to-go, in which the snapshot still finishes the prefix; exact only for k = 1.
+    it nor the reward-to-go, in which the snapshot still finishes the prefix; for k = 1 alone this
+    term is exact. (The policy's own tokens after it follow the mixed objective under any method.)
     """
     return r * w * A, False
 
@@ -185,7 +186,10 @@ def policy_loss(
     is_clipped = torch.where(from_snapshot, prefix_clipped, is_clipped)
 
     per_token = -objective
-    sums = _sums(objective, is_clipped, log_r + log_w, w, A, entropy, from_snapshot, mask)
+    with torch.no_grad():  # what would count if nothing were clipped
+        unclipped, _nowhere = PREFIX_TERMS[method](r, w, A, (1.0, torch.inf))
+        unclipped = torch.where(from_snapshot, unclipped, r * A).abs()
+    sums = _sums(unclipped, is_clipped, log_r + log_w, w, A, entropy, from_snapshot, mask)
     if ref_logp is not None:
         # k3, low variance and never negative (http://joschu.net/blog/kl-approx.html). It estimates
         # KL(policy || reference) on the policy's own samples, so the prefix has no part in it.
@@ -203,12 +207,12 @@ def policy_loss(
 
 
 @torch.no_grad()
-def _sums(objective, is_clipped, log_rho, w, A, entropy, from_snapshot, mask):
+def _sums(unclipped, is_clipped, log_rho, w, A, entropy, from_snapshot, mask):
     rho = log_rho.exp()
-    # effective: tokens with a policy gradient; the objective is 0 where A is and where a method
-    # masks them. clip_lost: the share of sum |rho A| whose gradient is clipped away.
-    effective = ~is_clipped & (objective != 0)
-    lost = (rho * A).abs().masked_fill(objective == 0, 0.0)
+    # unclipped: a token's weight in the gradient of log pi, as its method has it (rho |A|, for the
+    # policy's own r |A|, for `decoupled` min(w, C) r |A|, ...); 0 where A is, and where a method
+    # masks. effective: tokens with a policy gradient. clip_lost: the share that is clipped away.
+    effective = ~is_clipped & (unclipped != 0)
     per_token = {
         "entropy": entropy,
         "clip_frac_low": is_clipped & (A < 0),
@@ -225,7 +229,8 @@ def _sums(objective, is_clipped, log_rho, w, A, entropy, from_snapshot, mask):
             sums[key + name] = _pair(value[region].sum(), region.sum())
         of_use = region & effective
         sums["entropy_effective" + name] = _pair(entropy[of_use].sum(), of_use.sum())
-        sums["clip_lost" + name] = _pair(lost[region & is_clipped].sum(), lost[region].sum())
+        sums["clip_lost" + name] = _pair(
+            unclipped[region & is_clipped].sum(), unclipped[region].sum())
         sums["ratio_max" + name] = rho.masked_fill(~region, -torch.inf).max()
     wp = w[prefix].double()
     sums["ess"] = torch.stack([wp.sum(), wp.square().sum(), prefix.sum().double()])

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from statistics import fmean
 
@@ -64,9 +64,11 @@ ABLATIONS = {
     "temperature 0.8": "--temperature 0.8",
     "temperature 1.2": "--temperature 1.2",
 }
-CURVES = ("reward reward_seeded reward_unseeded entropy entropy_effective clip_lost clip_frac_low "
-          "clip_frac_high snapshot_share ess ratio_max_prefix kl_behaviour_prefix "
-          "zero_std_groups").split()
+CURVES = ("reward reward_seeded reward_unseeded zero_std_groups entropy entropy_prefix "
+          "entropy_continuation entropy_effective entropy_effective_prefix "
+          "entropy_effective_continuation clip_lost clip_lost_prefix clip_lost_continuation "
+          "clip_frac_low clip_frac_high snapshot_share ess ratio_max_prefix "
+          "kl_behaviour_prefix").split()
 WINDOW = 20  # steps whose mean is a point of a curve
 
 
@@ -147,33 +149,41 @@ def jobs(phase, rows):
 
 # ------------------------------------------------------------------------------- how it is done
 
+STOP, RUNNING = threading.Event(), set()
+
 
 def script(name, words, log):
     """Runs one of our scripts with one thread. ValueError, with its last words, if it fails."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if STOP.is_set():
+        raise ValueError("the grid was stopped")
     with open(log, "a") as file:
-        code = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, str(ROOT / name), *words, "--threads", "1"], cwd=ROOT, stdout=file,
-            stderr=file, stdin=subprocess.DEVNULL, env=environment).returncode
+            stderr=file, stdin=subprocess.DEVNULL, env=environment)
+        RUNNING.add(process)
+        code = process.wait()
+        RUNNING.remove(process)
     if code:
         raise ValueError(f"{name} ended with code {code}; its last words are in {log}")
 
 
 def trained(job, folder, steps):
     """Trains to a step, from where it stands."""
-    out = folder / "train"
-    if (out / "config.json").exists():
-        script("train.py", ["--resume", str(out), "--steps", str(steps)], folder / "log.txt")
+    out, words = folder / "train", [*job["flags"].split(), "--eval-split", job["split"]]
+    if (out / "config.json").exists():  # flags must then agree with those that it was begun with
+        words += ["--resume", str(out)]
+        steps = max(steps, json.loads((out / "config.json").read_text())["steps"])
     else:
-        words = [*job["flags"].split(), "--eval-split", job["split"], "--steps", str(steps)]
-        script("train.py", [*words, "--out", str(out)], folder / "log.txt")
+        words += ["--out", str(out)]
+    script("train.py", [*words, "--steps", str(steps)], folder / "log.txt")
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 def evaluated(job, folder, name, *more):
     """The evaluation of the model as it is: all that report.py needs of it."""
     out, (games, samples) = folder / name, SPLITS[job["split"]]
-    if not (out / "metrics.jsonl").exists():
+    if not (out / "metrics.jsonl").exists() or not runs.rows_of(out / "metrics.jsonl"):
         shutil.rmtree(out, ignore_errors=True)
         script("eval.py", [
             *more, "--split", job["split"], "--problems", str(games), "--samples", str(samples),
@@ -202,17 +212,22 @@ def do(job, folder):
     if job["method"] == "start":  # before any training
         return {**kept, "eval": evaluated(job, folder, "eval")}
     model, extra = ["--model", str(folder / "train" / "model")], {}
-    if job["stop"] and job["stop"] < STEPS and not (folder / "equal").exists():
-        trained(job, folder, job["stop"])
-        evaluated(job, folder, "equal", *model)
-    rows = trained(job, folder, STEPS)
-    if (folder / "equal").exists():
+    if job["stop"] and job["stop"] < STEPS:
+        if not (folder / "equal" / "metrics.jsonl").exists():  # before the model trains on
+            rows = trained(job, folder, job["stop"])
+            if (steps := sum(row["kind"] == "train" for row in rows)) != job["stop"]:
+                raise ValueError(f"{folder} has {steps} steps already, so what it was after "
+                                 f"{job['stop']} cannot be evaluated: remove it")
         extra["equal_tokens"] = evaluated(job, folder, "equal", *model)
+    rows = trained(job, folder, STEPS)
     extra["eval"] = evaluated(job, folder, "eval", *model)
     if job["split"] == "test":
         extra["eval_seeded"] = evaluated(
             job, folder, "seeded", *model, "--seed-from", str(folder / "train"))
     train = [row for row in rows if row["kind"] == "train"]
+    if extra.get("equal_tokens"):
+        extra["equal_tokens"]["tokens_generated"] = sum(
+            row["tokens_generated"] for row in train[: job["stop"]])
     held_out = [{key: row[key] for key in ("step", "pass@1", "pass@8", "entropy")}
                 for row in rows if row["kind"] == "eval"]
     config = json.loads((folder / "train" / "config.json").read_text())
@@ -224,6 +239,22 @@ def do(job, folder):
         "skipped_updates": sum(row["skipped_updates"] for row in train),
         **extra, "held_out": held_out, "curves": curves(train),
     }
+
+
+def done(results, wanted):
+    """The rows that there are. ValueError if two are of one training, or one of other flags than
+    those wanted now. A last one that a kill cut off goes, or the next would be glued to it."""
+    rows = runs.rows_of(results)
+    if results.exists() and not results.read_text().endswith("\n"):
+        with runs.writing(results), runs.whole_file(results) as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    by_name = {row["name"]: row for row in rows}
+    if len(by_name) < len(rows):
+        raise ValueError(f"{results} has a training twice")
+    for job in wanted(rows):
+        if job["name"] in by_name and by_name[job["name"]]["flags"] != job["flags"]:
+            raise ValueError(f"{results}: {job['name']} was run with other flags than now")
+    return rows
 
 
 def machine():
@@ -254,29 +285,46 @@ def main(argv=None):
     p.add_argument("--minutes", type=runs.number(float, 0), help="begin none after so long")
     p.add_argument("--dry-run", action="store_true", help="only list what is left to do")
     args = p.parse_args(argv)
-    results, started = Path(args.results), time.time()
-    rows = runs.or_fail(runs.rows_of, results)
-    done = {row["name"] for row in rows}
-    left = [each for each in runs.or_fail(jobs, args.phase, rows) if each["name"] not in done]
+    results = Path(args.results).resolve()
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with runs.alone_in(results.parent):
+        return run(args, results)
+
+
+def run(args, results):
+    """All that is left of a phase."""
+    started, lock = time.time(), threading.Lock()
+    rows = runs.or_fail(done, results, lambda rows: jobs(args.phase, rows))
+    names = {row["name"] for row in rows}
+    left = [each for each in jobs(args.phase, rows) if each["name"] not in names]
     print(f"{args.phase}: {len(left)} trainings left", flush=True)
     if args.dry_run:
         print("\n".join(each["name"] for each in left))
         return 0
     base_digest()  # made once, before several would
-    lock = threading.Lock()
 
     def work(each):
-        if args.minutes and time.time() > started + 60 * args.minutes:
+        if STOP.is_set() or args.minutes and time.time() > started + 60 * args.minutes:
             return
-        row = do(each, Path(args.runs).resolve() / each["name"])
+        try:
+            row = do(each, Path(args.runs).resolve() / each["name"])
+        except BaseException:
+            STOP.set()  # at once, so that no worker begins another
+            raise
         with lock:
             runs.append(results, row)
             print(f"{(time.time() - started) / 60:5.1f} min  {each['name']}: pass@1 "
                   f"{row['eval']['pass'][0]:.3f}, entropy {row['eval']['entropy']:.3f}", flush=True)
 
     with ThreadPoolExecutor(args.workers) as pool:
-        for future in [pool.submit(work, each) for each in left]:
-            runs.or_fail(future.result)
+        futures = [pool.submit(work, each) for each in left]
+        try:
+            for future in as_completed(futures):
+                runs.or_fail(future.result)
+        finally:  # all is done, or not: then what runs ends after its step, to be resumed
+            STOP.set()
+            for process in [*RUNNING]:
+                process.terminate()
     return 0
 
 

@@ -26,7 +26,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "grid.jsonl"
 def late(row, key, share):
     """A metric of training: its mean over the last `share` of the steps."""
     windows = row["curves"][key]
-    return fmean(value for value in windows[-round(share * len(windows)) :] if value is not None)
+    values = [value for value in windows[-round(share * len(windows)) :] if value is not None]
+    return fmean(values) if values else None
 
 
 def evaluation(key):
@@ -39,17 +40,20 @@ def evaluation(key):
 
 MEASURES = evaluation("eval") | {  # and of the training
     "effective entropy": (lambda row: late(row, "entropy_effective", 0.2), "{:.3f}"),
-    "clip_lost, %": (lambda row: 100 * late(row, "clip_lost", 0.9), "{:.2f}"),
+    "clip_lost": (lambda row: late(row, "clip_lost", 0.9), "{:.4f}"),
+    "on own tokens": (lambda row: late(row, "clip_lost_continuation", 0.9), "{:.4f}"),
+    "on the snapshot's": (lambda row: late(row, "clip_lost_prefix", 0.9), "{:.4f}"),
     "seconds a step": (lambda row: row["seconds"] / row["steps"], "{:.2f}"),
     "tokens a step": (lambda row: row["tokens_generated"] / row["steps"], "{:.0f}"),
 }
-CLAIMS = [  # (claim, measure, comparator, +1 where the claim is that it is larger)
-    (f"({number}) {measure} {'above' if sign > 0 else 'below'} `{other}`", measure, other, sign)
-    for number, measures, sign in (
-        (1, ["pass@1"], 1), (2, ["entropy", "effective entropy"], 1), (3, ["clip_lost, %"], -1),
-        (4, ["pass@32", "distinct correct"], 1))
-    for measure in measures
-    for other in ("grpo", "sequence_mix") if number in (1, 3) or other == "grpo"]
+CLAIMS = {  # {claim: (measures, comparators, +1 where it is that they are larger)}
+    "1": (["pass@1"], ["grpo", "sequence_mix"], 1),
+    "2": (["entropy", "effective entropy"], ["grpo"], 1),
+    "2, at one learning rate": (["entropy", "effective entropy"], ["grpo"], 1),
+    "3, against on-policy training": (["clip_lost"], ["grpo"], -1),
+    "3, against sequences": (["clip_lost"], ["sequence_mix"], -1),
+    "4": (["pass@32", "distinct correct"], ["grpo"], 1),
+}
 
 
 def t_quantile(degrees):
@@ -81,7 +85,7 @@ def verdict(mean, half, sign):
 
 
 def cell(mean, half, form, sign=""):
-    form = form.replace(":", f":{sign}")
+    form = form.replace(":", f":{sign}") if "+" not in form else form
     return form.format(mean) + ("" if half is None else f" ± {form.replace('+', '').format(half)}")
 
 
@@ -111,7 +115,8 @@ def table(groups, against, measures=MEASURES):
         line = [code(name), str(len(rows))]
         for key, (measure, form) in measures.items():
             is_there = "curves" in rows[0] or key in evaluation("eval")  # nothing was trained
-            line.append(cell(*interval([*map(measure, rows)]), form) if is_there else "-")
+            values = [*map(measure, rows)] if is_there else [None]
+            line.append("-" if None in values else cell(*interval(values), form))
             line += [cell(*paired(rows, groups[other], measure)[:2], form, "+")
                      if other in groups and other != name else "-"
                      for other in against if key == first]
@@ -120,18 +125,51 @@ def table(groups, against, measures=MEASURES):
     return markdown([*header, *[*measures][1:]], lines)
 
 
-def claims(groups):
-    """A line a claim: what `thinking_seeds` and `decoupled` say of it."""
+def claims(final, same_rate):
+    """A line a claim and comparison: the difference of `thinking_seeds`, what it says, and that of
+    `decoupled`; and in the last column what all lines of a claim say together."""
     lines = []
-    for what, key, other, sign in CLAIMS:
-        measure, form = MEASURES[key]
-        line = [what]
-        for method in ("thinking_seeds", "decoupled"):
-            if method in groups and other in groups:
-                mean, half, _n = paired(groups[method], groups[other], measure)
-                line += [cell(mean, half, form, "+"), verdict(mean, half, sign)]
-        lines.append(line)
-    return markdown(["claim", "`thinking_seeds`", "", "`decoupled`", ""], lines)
+    for number, (measures, others, sign) in CLAIMS.items():
+        groups = same_rate if "rate" in number else final
+        mine = []
+        for key in measures:
+            measure, form = MEASURES[key]
+            for other in others:
+                two = [paired(groups[method], groups[other], measure)
+                       if method in groups and other in groups else None
+                       for method in ("thinking_seeds", "decoupled")]
+                said = two[0] and verdict(*two[0][:2], sign)
+                mine.append([number, key, "higher" if sign > 0 else "lower", code(other),
+                             *("-" if each is None else cell(*each[:2], form, "+")
+                               for each in two), said or "undecided"])
+        lines += [[*line, together([line[-1] for line in mine])] for line in mine]
+    return markdown(["claim", "measure", "claimed", "than", "`thinking_seeds`", "`decoupled`",
+                     "says", "together"], lines)
+
+
+def together(verdicts):
+    """Of all lines of a claim: it holds where all do, and is refuted where one is."""
+    if "refuted" in verdicts:
+        return "refuted"
+    return "undecided" if "undecided" in verdicts else "holds"
+
+
+def at_one_rate(rows):
+    """{method: rows} at the learning rate of grpo, from the final and the common runs."""
+    final, common = of_phase(rows, "final"), of_phase(rows, "common")
+    rate = final["grpo"][0]["learning_rate"] if "grpo" in final else None
+    both = {name: common.get(name) or final.get(name, []) for name in METHODS}
+    return {name: each for name, each in both.items()
+            if each and each[0]["learning_rate"] == rate}
+
+
+def origin(rows):
+    """Where rows come from: machines, bases and commits, each with its number of rows."""
+    lines = []
+    for key, of in (("machine", "machine"), ("base policy", "base"), ("commit", "git_commit")):
+        for value in sorted({str(row.get(of)) for row in rows}):
+            lines.append([key, value, str(sum(str(row.get(of)) == value for row in rows))])
+    return markdown(["", "", "trainings"], lines)
 
 
 def report(rows):
@@ -139,19 +177,22 @@ def report(rows):
     final = of_phase(rows, "final")
     if final:
         yield "What is compared", table(final, ["grpo", "sequence_mix"])
-        yield "Claims", claims(final)
+        yield "Claims", claims(final, at_one_rate(rows))
     equal = {name: [{**row, "equal_tokens": row.get("equal_tokens", row["eval"])} for row in each]
              for name, each in final.items() if name != "start"}
     if equal:
         yield "At equal generated tokens", table(equal, ["grpo"], evaluation("equal_tokens"))
         seeded = {name: each for name, each in equal.items() if "eval_seeded" in each[0]}
-        yield "Sampled with seeds", table(seeded, ["grpo"], evaluation("eval_seeded"))
-    if common := of_phase(rows, "common"):
-        rate = common[next(iter(common))][0]["learning_rate"]
-        same = {name: each for name, each in final.items() if each[0]["learning_rate"] == rate}
-        both = {name: (same | common)[name] for name in METHODS if name in same | common}
-        yield f"At one learning rate, {rate}", table(both, ["grpo", "sequence_mix"])
-        yield "Claims at one learning rate", claims(both)
+        measures = evaluation("eval_seeded")
+        for key, (with_seeds, form) in [*measures.items()]:
+            without, _form = evaluation("eval")[key]
+            measures[f"gain in {key}"] = (
+                lambda row, a=with_seeds, b=without: a(row) - b(row), form.replace(":", ":+"))
+        yield "Sampled with seeds", table(seeded, ["grpo"], measures)
+    if of_phase(rows, "common"):
+        same = at_one_rate(rows)
+        rate = same["grpo"][0]["learning_rate"]
+        yield f"At one learning rate, {rate}", table(same, ["grpo", "sequence_mix"])
     if ablations := of_phase(rows, "ablations"):
         yield "One factor at a time", table(ablations, ["usual"])
     tuned = {}
@@ -166,6 +207,7 @@ def report(rows):
     if lines:
         header = ["", "learning rate", "setting of seeds", "rng seeds", "pass@1", "entropy"]
         yield "Tuning", markdown(header, lines)
+    yield "Where the rows come from", origin(rows)
 
 
 def draw(rows, path):

@@ -10,7 +10,7 @@ import itertools
 import pytest
 import torch
 
-from loss import clipped, policy_loss
+from loss import policy_loss, summarize
 
 V, T = 3, 5
 RESPONSES = list(itertools.product(range(V), repeat=T))
@@ -93,6 +93,10 @@ def test_fact_2_the_product_of_the_prefix_ratios_is_exact_for_every_k(world, k):
     rest = on_policy_gradient_of_the_first(theta, rewards, T)
     rest = rest - on_policy_gradient_of_the_first(theta, rewards, k)
     torch.testing.assert_close(weighted, rest, rtol=0, atol=1e-12)
+    # on the snapshot's tokens too (`no_correction` has no weight of its own), it is all of it
+    everything = expected_gradient("no_correction", *world, k, extra=log_w.sum(1).exp())
+    exact = objective_gradient(theta, snapshot, rewards, 0)
+    torch.testing.assert_close(everything, exact, rtol=0, atol=1e-12)
     # its variance is what forbids it: E[w^2] grows with k
     second_moment = [
         ((logps(theta) - logps(snapshot))[:, :j].sum(1) * 2 + logps(snapshot).sum(1)).exp().sum()
@@ -182,9 +186,16 @@ def test_fact_5_fewer_clipped_tokens_than_sequence_mix_follow_from_fewer_of_the_
             mixed = torch.cat([logps(snapshot)[:, :k], logps(theta)[:, k:]], dim=1)
             probability = mixed.sum(1).exp()
             A = rewards - (probability * rewards).sum()
-            _objective, is_clipped = clipped(
-                (logps(theta) - mixed).exp(), A.unsqueeze(1).expand(-1, T), (0.2, 0.2))
-            share[k] += (probability * is_clipped.double().mean(1)).sum().item() / 4
+            from_snapshot = (torch.arange(T) < k).expand(len(RESPONSES), T)
+            method = "sequence_mix" if k == T else "thinking_seeds"
+            for i, row in enumerate(probability.tolist()):
+                one = slice(i, i + 1)
+                _loss, sums = policy_loss(
+                    method, logps(theta)[one], logps(theta)[one], mixed[one], from_snapshot[one],
+                    torch.ones(1, T, dtype=torch.bool), A[one], torch.ones(1), (0.2, 0.2),
+                    (0.2, 0.2), torch.zeros(1, T))
+                metrics = summarize(sums)
+                share[k] += row / 4 * (metrics["clip_frac_low"] + metrics["clip_frac_high"])
     assert share[0] == 0 < share[2] < 0.7 * share[T]
     # and yet, of the snapshot's own tokens no smaller part is clipped
     assert share[2] / (2 / T) > share[T]

@@ -2,16 +2,13 @@
 
 import json
 import subprocess
+import threading
 from pathlib import Path
 from statistics import stdev
 
 import pytest
 
 from experiments import grid, report
-
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
 
 def row(phase, method, rng_seed, pass_1, rate="4e-5", setting="usual", tokens=100, **more):
     """A row of grid.jsonl with what the tests look at."""
@@ -25,6 +22,7 @@ def row(phase, method, rng_seed, pass_1, rate="4e-5", setting="usual", tokens=10
             "eval": evaluation(0), "eval_seeded": evaluation(0.05), "steps": 10, "seconds": 20,
             "tokens_generated": tokens, "curves": {
                 "entropy_effective": [0.9] * 8 + [0.1, 0.3], "clip_lost": clip_lost,
+                "clip_lost_continuation": clip_lost, "clip_lost_prefix": [None] * 11,
                 "entropy": [pass_1] * 10, "reward": [pass_1] * 10}, **more}
 
 
@@ -101,9 +99,9 @@ def test_a_job_from_start_to_row(tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "TRAIN", (
         "--base-steps 2 --prompts-per-step 2 --group-size 4 --minibatches 1 --save-every 1 "
         "--snapshot-every 1 --min-lag 1 --eval-problems 2 --eval-samples 8"))
-    calls, original = [], subprocess.run
+    calls, original = [], subprocess.Popen
     monkeypatch.setattr(
-        grid.subprocess, "run", lambda words, **kw: calls.append(words) or original(words, **kw))
+        grid.subprocess, "Popen", lambda words, **kw: calls.append(words) or original(words, **kw))
     job = grid.job("final", "thinking_seeds", 0, "1e-3", stop=3)
     got = grid.do(job, tmp_path / "run")
     scripts = [Path(words[1]).name for words in calls if words[0] != "git"]
@@ -123,9 +121,59 @@ def test_a_job_from_start_to_row(tmp_path, monkeypatch):
     again = grid.do(job, tmp_path / "run")
     assert {**again, "eval_seeded": 0} == {**got, "eval_seeded": 0}
     assert [Path(words[1]).name for words in calls if words[0] != "git"] == ["train.py", "eval.py"]
-    # and a failure is told of
-    with pytest.raises(ValueError, match="its last words are in"):
-        grid.do({**job, "flags": "--no-such-flag", "stop": None}, tmp_path / "bad")
+    # what it was at 3 steps cannot be evaluated any more, and the final model is not taken for it
+    (tmp_path / "run/equal/metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match="has 4 steps already"):
+        grid.do(job, tmp_path / "run")
+    # and a failure is told of, as are flags that the run was not begun with
+    for folder, flags in (("bad", "--no-such-flag"), ("run", f"{job['flags']} --clip-low 0.1")):
+        with pytest.raises(ValueError, match="its last words are in"):
+            grid.do({**job, "flags": flags, "stop": None}, tmp_path / folder)
+
+
+def run_main(results, monkeypatch, do):
+    monkeypatch.setattr(grid, "do", do)
+    monkeypatch.setattr(grid, "base_digest", lambda: "base")
+    monkeypatch.setattr(grid, "STOP", threading.Event())
+    return grid.main(["tune", "--results", str(results), "--runs", str(results.parent / "runs")])
+
+
+def test_a_grid_goes_on_and_stops_at_a_failure(tmp_path, monkeypatch, capsys):
+    asked, results = [], tmp_path / "results/grid.jsonl"
+
+    def do(job, folder):
+        asked.append(job["name"])
+        if len(asked) == 5:
+            raise ValueError("the fifth fails")
+        return {**row("tune", job["method"], job["rng_seed"], 0.3), **job}
+
+    with pytest.raises(SystemExit):
+        run_main(results, monkeypatch, do)
+    assert "the fifth fails" in capsys.readouterr().err
+    assert len(asked) < 10  # of 48: none is begun after a failure, but those already at work
+    had = len(results.read_text().splitlines())
+    assert 3 <= had < 10
+    with open(results, "a") as file:
+        file.write('{"name": "cut')  # a kill in the middle of a row
+    assert run_main(results, monkeypatch, do) == 0
+    names = [json.loads(line)["name"] for line in results.read_text().splitlines()]
+    assert len(names) == 48 == len({*names})
+    assert run_main(results, monkeypatch, lambda *_: pytest.fail("all is done")) == 0
+    # a row that is there twice, or of other flags than now
+    text = results.read_text()
+    for bad, named in ((text + text.splitlines()[0] + "\n", "twice"),
+                       (text.replace("--clip-high 0.28", "--clip-high 0.3"), "other flags")):
+        results.write_text(bad)
+        with pytest.raises(SystemExit):
+            run_main(results, monkeypatch, do)
+        assert named in capsys.readouterr().err
+
+
+def test_two_grids_do_not_write_to_one_file(tmp_path, monkeypatch, capsys):
+    results = tmp_path / "grid.jsonl"
+    with grid.runs.alone_in(tmp_path), pytest.raises(SystemExit):
+        run_main(results, monkeypatch, None)
+    assert "in use" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------- the report
@@ -176,8 +224,8 @@ def test_the_tables_have_the_numbers_of_the_rows():
     tables = dict(report.report(rows))
     assert [*tables] == [
         "What is compared", "Claims", "At equal generated tokens", "Sampled with seeds",
-        "At one learning rate, 1.5e-5", "Claims at one learning rate", "One factor at a time",
-        "Tuning"]
+        "At one learning rate, 1.5e-5", "One factor at a time", "Tuning",
+        "Where the rows come from"]
     lines = tables["What is compared"].splitlines()
     assert len(lines) == 2 + 9 and lines[2].startswith("| start | 5 | 0.200")
     # grpo: 0.300 to 0.304, mean 0.302, sd 0.00158, half 2.776 * 0.00158 / 5 ** 0.5 = 0.00196
@@ -186,10 +234,21 @@ def test_the_tables_have_the_numbers_of_the_rows():
     # thinking_seeds is 0.02 above it, and 0.002 more a seed: 0.024 +- 2 * 0.00196
     assert "+0.024 ± 0.004" in next(line for line in lines if "thinking_seeds" in line)
     # effective entropy: the last fifth of 10 windows; clip_lost: all but the first tenth
-    assert "0.200 ± 0.000" in grpo and f"{100 * (0.5 + 9 * 0.0302) / 10:.2f}" in grpo
+    assert "0.200 ± 0.000" in grpo and f"{(0.5 + 9 * 0.0302) / 10:.4f}" in grpo
+    assert grpo.count("| - |") == 2  # less itself, and on the snapshot's tokens
     claimed = tables["Claims"].splitlines()
-    assert "| (1) pass@1 above `grpo` | +0.024 ± 0.004 | holds |" in claimed[2]
-    assert any("(3) clip_lost, % below `grpo`" in line and "refuted" in line for line in claimed)
+    # sequence_mix is better: one line of the first claim holds, the other is refuted
+    assert claimed[2] == ("| 1 | pass@1 | higher | `grpo` | +0.024 ± 0.004 | +0.036 ± 0.006 "
+                          "| holds | refuted |")
+    assert "| `sequence_mix` |" in claimed[3] and claimed[3].endswith("| refuted | refuted |")
+    assert any("3, against on-policy" in line and "| refuted | refuted |" in line
+               for line in claimed)
+    # at one rate the others have 0.1 more, and half of it in entropy
+    assert any("one learning rate | entropy" in line and "+0.062 ± 0.002" in line
+               for line in claimed)
+    assert "+0.050 ± 0.000" in tables["Sampled with seeds"].splitlines()[2]  # gained by seeds
+    # 1.5e-5: grpo's final runs, and the common ones of the other methods
+    assert tables["At one learning rate, 1.5e-5"].count("\n") == 1 + 8
     assert "| oldest snapshot | 24 |" in tables["One factor at a time"]
 
 

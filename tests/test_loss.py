@@ -124,6 +124,19 @@ def test_what_each_method_does_with_the_snapshots_tokens(method, A, gradients):
         assert (metrics["entropy_effective"] is None) == (expected == 0)
 
 
+@pytest.mark.parametrize("method, weights", [
+    # of (r, w) = (1, 50) and (1.5, 1); rho is 50 and 1.5, and only r = 1.5 is above 1.3
+    ("decoupled", (2.0, 1.5)), ("no_correction", (1.0, 1.5)),
+])
+def test_what_is_lost_is_weighed_as_the_method_weighs_it(method, weights):
+    r, w = tokens([1.0, 1.5]), tokens([50.0, 1.0])
+    old, both = tokens([-1.0, -1.0]), torch.ones(1, 2, dtype=torch.bool)
+    _loss, sums = policy_loss(
+        method, old + r.log(), old, old - w.log(), both, both, tokens(1.0).reshape(1),
+        tokens(1.0).reshape(1), CLIP, CLIP, old)
+    assert summarize(sums)["clip_lost"] == pytest.approx(weights[1] / sum(weights))
+
+
 def test_the_snapshots_tokens_may_have_clip_bounds_of_their_own():
     assert gradient("thinking_seeds", 1.25, 1.0, True)[0] == pytest.approx(-1.25)
     assert gradient("thinking_seeds", 1.25, 1.0, True, prefix_clip=(0.2, 0.1))[0] == 0
