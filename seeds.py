@@ -51,7 +51,7 @@ class Ring:
         if size < needed:
             raise ValueError(
                 f"--ring-size {size}: it takes {needed} or more, with a snapshot every {every} "
-                f"steps (--snapshot-every), to have one of --min-lag {min_lag} at any step")
+                f"steps (--snapshot-every), to have one --min-lag {min_lag} steps old at any step")
         self.every, self.min_lag = every, min_lag
         self.snapshots = deque(maxlen=size)  # (step, weights), oldest first; a full one drops it
         self._model = None  # the second instance, made when first needed

@@ -24,12 +24,12 @@ def test_older_snapshots_are_farther_away(base, tmp_path, monkeypatch, capsys):
     flags = (f"--model {base} --steps 4 --learning-rate 3e-3 --ring-size 4 --snapshot-every 1 "
              "--method grpo --prompts-per-step 2 --minibatches 1 --eval-problems 1 "
              f"--eval-samples 1 --max-new-tokens 8 --threads 1 --out {tmp_path / 'run'}")
-    train.main(flags.split() + ["--min-lag", "1"])
+    train.main([*flags.split(), *"--min-lag 1 --eval-task countdown4 --eval-split tune".split()])
     capsys.readouterr()
     asked, load = [], drift.load_problems
     monkeypatch.setattr(drift, "load_problems", lambda *args: asked.append(args[:3]) or load(*args))
     drift.main([str(tmp_path / "run"), "--problems", "20", "--samples", "8"])
-    assert asked == [("countdown", "test", 20)]
+    assert asked == [("countdown4", "tune", 20)]
     header, _rule, *lines = capsys.readouterr().out.splitlines()
     assert header == "| lag | all tokens | tokens 1 to 4 | tokens 5 to 8 |"
     cells = [line.strip("| ").split(" | ") for line in lines]

@@ -93,7 +93,8 @@ def test_capacity_interval_eviction_and_lag(model):
 def test_a_ring_that_is_never_old_enough_is_refused():
     Ring(4, 10, 30)
     for size, lag, needed in ((4, 31, 5), (1, 1, 2), (0, 10, 2), (0, 0, 1)):
-        with pytest.raises(ValueError, match=f"--ring-size {size}: it takes {needed} .* {lag} at"):
+        line = f"--ring-size {size}: it takes {needed} .*--min-lag {lag} steps old"
+        with pytest.raises(ValueError, match=line):
             Ring(size, 10, lag)
         Ring(needed, 10, lag)
 
