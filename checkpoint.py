@@ -14,6 +14,7 @@ import contextlib
 import json
 import shutil
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -120,16 +121,22 @@ def restore(folder, policy, optimizer, ring):
 
 
 def ring_of(folder):
-    """The ring in a run's last checkpoint, the step that it stands at, and the run's config.
-    OSError or ValueError if there is none."""
-    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    path = (_whole(Path(folder)) or [Path(folder)])[-1]
-    if not (files := sorted(path.glob("snapshot-*.safetensors"), key=_number)):
-        raise ValueError(f"{path} has no snapshots: it must be a run of a method with seeds, or "
-                         "have been given --ring-size")
-    ring = Ring(config["ring_size"], config["snapshot_every"], config["min_lag"])
-    ring.snapshots.extend((_number(file), load_file(file)) for file in files)
-    return ring, _number(path), config
+    """The ring in a run's last checkpoint, the step that it stands at, and the run's flags.
+    ValueError, which names the file, if there is none."""
+    path = Path(folder) / "config.json"
+    try:
+        config = Namespace(**json.loads(path.read_text(encoding="utf-8")))
+        sizes = config.ring_size, config.snapshot_every, config.min_lag
+        path = (_whole(Path(folder)) or [Path(folder)])[-1]
+        if not (files := sorted(path.glob("snapshot-*.safetensors"), key=_number)):
+            raise ValueError("it has no snapshots")
+        ring, step = Ring(*sizes), _number(path)
+        for path in files:
+            ring.snapshots.append((_number(path), load_file(path)))
+        return ring, step, config
+    except (OSError, ValueError, AttributeError, TypeError, SafetensorError) as error:
+        raise ValueError(f"{path}: {error}; give the folder of a training that kept a ring "
+                         "(--ring-size)") from error
 
 
 def _number(path):

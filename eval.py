@@ -105,27 +105,34 @@ def evaluate(model, tokenizer, rows, samples, cap, temperature, batch_size, rng_
     return metrics_of(groups, rows, ks) | {"seconds": time.perf_counter() - started}
 
 
-def seeded_inference(folder, model, temperature, micro_batch):
+def seeded_inference(folder, model, caps, temperature, micro_batch):
     """The prefixes_of of `evaluate` that begins every response with a seed: how much more can be
     reached from where the policy's past would begin (arXiv 2601.21476)?
 
-    The prefixes are those that training in that run's folder would draw next, whatever its method;
-    the snapshots that are old enough take turns, so that each begins as many samples of a problem.
-    OSError or ValueError if the run has no such snapshot.
+    Prefixes, whatever the run's method, with lengths by its --prefix-min and --prefix-max. The
+    snapshots that its training could draw from next take turns, whatever --snapshot-choice, so that
+    each begins as many samples of a problem. caps: those that will be asked for. ValueError if the
+    run has no such snapshot, or a broken or another model's one.
     """
     ring, step, config = checkpoint.ring_of(folder)
+    try:
+        bounds = {cap: prefix_bounds("thinking_seeds", config.prefix_min, config.prefix_max, cap)
+                  for cap in caps}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"{folder}/config.json: {error}") from error
+    shapes = {name: w.shape for name, w in weights_of(model).items()}
+    for taken, weights in ring.snapshots:
+        if {name: w.shape for name, w in weights.items()} != shapes:
+            raise ValueError(f"{folder}: its snapshot-{taken} is damaged, or of another model than "
+                             "--model")
+    ring.keep(step, model)  # as training would before it chooses: the oldest may go
     if not (old_enough := ring.eligible(step)):
         raise ValueError(f"no snapshot of {folder} is {ring.min_lag} steps old, its --min-lag")
-    shapes = [{name: w.shape for name, w in weights.items()}
-              for weights in (weights_of(model), ring.snapshots[0][1])]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"the snapshots of {folder} are of another model than --model")
 
     def prefixes_of(prompts, cap, stop):
-        bounds = prefix_bounds("thinking_seeds", config["prefix_min"], config["prefix_max"], cap)
         prefixes, n = [None] * len(prompts), len(old_enough)
         for i, taken in enumerate(old_enough[: len(prompts)]):
-            prefixes[i::n] = draw_prefixes(ring, model, taken, prompts[i::n], 1, 1, bounds,
+            prefixes[i::n] = draw_prefixes(ring, model, taken, prompts[i::n], 1, 1, bounds[cap],
                                            temperature, stop, micro_batch).ids
         return prefixes
 
@@ -192,7 +199,7 @@ def parse_args(argv=None):
     add("--temperature", type=runs.number(float, 0), default=1.0, help="0: greedy")
     add("--batch-size", type=count, default=512, help="responses sampled at once")
     add("--seed-from", type=runs.local, help="folder of a run: all samples begin with a prefix "
-        "from the ring of its checkpoint; --model is then its model, unless given")
+        "from the ring of its checkpoint; --model tiny, the default, is then its model")
     args = p.parse_args(argv)
 
     if args.temperature == 0:  # all samples of a problem would be one and the same
@@ -224,7 +231,8 @@ def main(argv=None):
         for task in sets:  # what does not fit is told before hours of sampling
             sets[task] = runs.or_fail(askable, model, tokenizer, caps[task], sets[task])
         prefixes_of = args.seed_from and runs.or_fail(
-            seeded_inference, args.seed_from, model, args.temperature, -(-args.batch_size // 8))
+            seeded_inference, args.seed_from, model, caps.values(), args.temperature,
+            -(-args.batch_size // 8))
         try:
             with runs.precision(args), runs.explained("lower --batch-size"):
                 for task, rows in sets.items():

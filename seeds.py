@@ -47,12 +47,11 @@ class Ring:
     """
 
     def __init__(self, size, every, min_lag):
-        oldest = (size - 1) * every
-        if min_lag > oldest:
+        needed = 1 + -(-min_lag // every)  # the newest may have been taken just now
+        if size < needed:
             raise ValueError(
-                f"--min-lag {min_lag}: just after a snapshot is taken, the oldest of --ring-size "
-                f"{size}, one every --snapshot-every {every} steps, is {oldest} steps old; give a "
-                f"--min-lag of {oldest} or less, or a larger ring")
+                f"--ring-size {size}: it takes {needed} or more, with a snapshot every {every} "
+                f"steps (--snapshot-every), to have one --min-lag {min_lag} steps old at any step")
         self.every, self.min_lag = every, min_lag
         self.snapshots = deque(maxlen=size)  # (step, weights), oldest first; a full one drops it
         self._model = None  # the second instance, made when first needed
@@ -125,15 +124,15 @@ def seeded_rows(fraction, group_size):
 def prefix_bounds(method, low, high, cap):
     """(shortest, longest) prefix in tokens, from fractions of the cap on response tokens.
 
-    ValueError if they are crossed, or the longest rounds to no token.
+    ValueError if they are crossed, or the longest rounds to no token, whatever the method.
     """
-    if method == "sequence_mix":  # what the paper argues against: whole old trajectories
-        return cap, cap
     if low > high:
         raise ValueError(f"--prefix-min {low} is above --prefix-max {high}")
     longest = round(high * cap)
     if longest == 0:
         raise ValueError(f"--prefix-max {high} of --max-new-tokens {cap} rounds to no token")
+    if method == "sequence_mix":  # what the paper argues against: whole old trajectories
+        return cap, cap
     return min(max(1, round(low * cap)), longest), longest
 
 

@@ -362,7 +362,7 @@ def two_samples(args, problems, tokenizer, batch, seeds, rewards):
             "prefix": tokenizer.decode(responses[i][:k]),
             "continuation": tokenizer.decode(responses[i][k:]),
             "reward": values[i],
-            "snapshot_step": seeds.step if seeds.ids[i] else None,
+            "snapshot_step": seeds.step if seeds.logp[i] else None,
         }
 
 
@@ -374,12 +374,11 @@ def main(argv=None):
     ring = bounds = None
     if args.seeded_rows or args.ring_size:  # the ring is also there for eval.py --seed-from
         ring = runs.or_fail(Ring, args.ring_size, args.snapshot_every, args.min_lag)
-    if args.seeded_rows:
         bounds = runs.or_fail(prefix_bounds, args.method, args.prefix_min, args.prefix_max,
                               args.max_new_tokens)
-        if args.min_lag >= args.steps:
-            runs.note(f"--steps {args.steps} end before a snapshot is --min-lag {args.min_lag} "
-                      "steps old: all will be on-policy")
+    if args.seeded_rows and args.min_lag >= args.steps:
+        runs.note(f"--steps {args.steps} end before a snapshot is --min-lag {args.min_lag} steps "
+                  "old: all will be on-policy")
     load = partial(runs.or_fail, load_problems, seed=0, args=args)
     held_out = load(args.eval_task or args.task, args.eval_split, args.eval_problems)
     pool = load(args.task, args.split, args.train_problems)

@@ -48,23 +48,24 @@ def main(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.error = runs.fail
     p.add_argument("run", help="folder of a training that kept a ring")
-    p.add_argument("--problems", type=runs.number(int, 1), default=100, help="of the task's own")
+    p.add_argument("--problems", type=runs.number(int, 1), default=100, help="of its evaluation")
     p.add_argument("--samples", type=runs.number(int, 1), default=8, help="of each problem")
     p.add_argument("--width", type=runs.number(int, 1), default=4, help="tokens in a column")
     args = p.parse_args(argv)
     ring, step, config = runs.or_fail(checkpoint.ring_of, args.run)
-    torch.set_num_threads(config["threads"])
+    torch.set_num_threads(config.threads)
     policy, tokenizer = runs.or_fail(load_model, str(Path(args.run) / "model"), "cpu")
-    rows = runs.or_fail(load_problems, config["task"], "tune", args.problems, 0)
+    rows = runs.or_fail(load_problems, config.eval_task or config.task, config.eval_split,
+                        args.problems, 0, config)
     prompts = [ids for row in rows for ids in [prompt_ids(tokenizer, row)] * args.samples]
-    cap, stop = config["max_new_tokens"], stop_ids(policy, tokenizer)
+    cap, stop = config.max_new_tokens, stop_ids(policy, tokenizer)
     starts = range(0, cap, args.width)
     names = [f"tokens {start + 1} to {min(cap, start + args.width)}" for start in starts]
     print("| lag | all tokens | " + " | ".join(names) + " |\n" + "|---" * (len(names) + 2) + "|")
     for taken, _weights in ring.snapshots:
-        torch.manual_seed(stream(config["rng_seed"], taken, "drift"))
-        log_w, mask = ratios(policy, ring.load(taken, policy), prompts, cap, config["temperature"],
-                             stop, 8 * config["micro_batch"])
+        torch.manual_seed(stream(config.rng_seed, taken, "drift"))
+        log_w, mask = ratios(policy, ring.load(taken, policy), prompts, cap, config.temperature,
+                             stop, 8 * config.micro_batch)
         column = torch.arange(mask.shape[1])
         parts = [mask, *(mask & (column // args.width == start // args.width) for start in starts)]
         cells = [measures(log_w, part) for part in parts]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import random_model
 
+import seeds
 from rollout import make_batch, rollout, sample, score, stream
 from seeds import CHOICES, Ring, by_snapshot, draw_prefixes, no_seeds, prefix_bounds, seeded_rows
 
@@ -91,10 +92,11 @@ def test_capacity_interval_eviction_and_lag(model):
 
 def test_a_ring_that_is_never_old_enough_is_refused():
     Ring(4, 10, 30)
-    with pytest.raises(ValueError, match="--min-lag 31.*is 30 steps old"):
-        Ring(4, 10, 31)
-    with pytest.raises(ValueError):
-        Ring(1, 10, 1)
+    for size, lag, needed in ((4, 31, 5), (1, 1, 2), (0, 10, 2), (0, 0, 1)):
+        line = f"--ring-size {size}: it takes {needed} .*--min-lag {lag} steps old"
+        with pytest.raises(ValueError, match=line):
+            Ring(size, 10, lag)
+        Ring(needed, 10, lag)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -172,6 +174,19 @@ def test_the_snapshot_and_not_the_policy_writes_the_prefix(model):
     assert torch.equal(even, from_snapshot)
     assert all(2 <= n <= 5 for n in from_snapshot.sum(1)[::4])  # of 9, the usual length and the cap
     assert drawn.starts == [9 - n if n else 0 for n in from_snapshot.sum(1).tolist()]
+    assert drawn.generated == 4 * 9 + from_snapshot.sum()  # whole drafts, and what replaces an end
+
+
+def test_an_end_is_counted_from_the_usual_one(model, monkeypatch):
+    # from each draft's own: a beginning would be kept for how its draft ended
+    drafts = [[3] * n for n in (2, 2, 14, 14)]  # 8 is usual
+    monkeypatch.setattr(seeds, "sample", lambda *args: [[*x, 4, 4] for x in args[5]]
+                        if args[5:] else drafts)
+    ring = Ring(1, 1, 0)
+    ring.keep(0, model)
+    drawn = draw_prefixes(ring, model, 0, PROMPTS[:4], 4, 4, (3, 3), 1.0, [1], 3, suffix_cap=16)
+    assert drawn.starts == [2, 2, 5, 5] and [len(x) for x in drawn.logp] == [2] * 4
+    assert drawn.generated == 32 + 8
 
 
 def test_the_ends_of_suffix_have_the_snapshots_log_probs(model):
@@ -204,6 +219,9 @@ def test_which_rows_and_which_lengths(model):
     assert len(seeded) == 3000 and set(seeded.tolist()) == {2, 3, 4, 5}
     # uniform: each a quarter of 3000, +- 4.5 standard deviations of 23.7 (odds of 3e-5 by luck)
     assert (seeded.bincount()[2:] - 750).abs().max() < 107
+    drawn = draw(ring, model, 0, stop=())
+    lengths = [len(x) for x in drawn.ids]
+    assert drawn.generated == 4 * max(lengths) > sum(lengths)  # all as long as the longest, and cut
     fixed = [len(x) for x in draw(ring, model, 0, PROMPTS, 2, (3, 3), stop=()).ids]
     assert fixed == [3, 3, 0, 0, 3, 3, 0, 0]
 
@@ -269,8 +287,9 @@ def test_bounds_from_fractions():
     assert prefix_bounds("thinking_seeds", 1.0, 1.0, 7) == (7, 7)
     assert prefix_bounds("sequence_mix", 0.05, 0.5, 20) == (20, 20)  # whole old trajectories
     for low, high in ((0.6, 0.5), (0.0, 0.01)):
-        with pytest.raises(ValueError):
-            prefix_bounds("thinking_seeds", low, high, 20)
+        for method in ("thinking_seeds", "sequence_mix"):  # eval.py --seed-from may ask for them
+            with pytest.raises(ValueError):
+                prefix_bounds(method, low, high, 20)
 
 
 def test_seeded_rows_of_a_group():

@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import easy_reward_of, random_model
+from safetensors.torch import load_file, save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
 import train
+from seeds import Ring, Seeds
 from tasks.problems import load_problems
 
 ROOT = Path(__file__).parent.parent
@@ -363,7 +366,10 @@ def test_seeded_inference_begins_with_the_runs_own_past(model, tmp_path, monkeyp
         step) or original(ring, model, step, *rest))
     words = "--problems 2 --samples 6 --max-new-tokens 12 --threads 1 --seed-from"
     evaluation.main([*words.split(), f"{tmp_path}/plain", "--out", f"{tmp_path}/eval"])
-    assert taken == [1, 2, 3]  # each for 4 of the 12 samples
+    ring, policy = Ring(3, 1, 1), torch.nn.Linear(1, 1)
+    for step in range(5):  # as training keeps them, up to the step that the run would go on with
+        ring.keep(step, policy)
+    assert taken == ring.eligible(4) == [2, 3]  # each for 6 of the 12 samples
     assert json.loads((tmp_path / "eval/config.json").read_text())["model"].endswith("plain/model")
     prefixes = [row["prefix_tokens"] for row in lines(tmp_path / "eval/samples.jsonl")]
     assert len(prefixes) == 12 and 1 <= min(prefixes) and max(prefixes) <= 6
@@ -380,6 +386,58 @@ def test_seeded_inference_begins_with_the_runs_own_past(model, tmp_path, monkeyp
             evaluation.main(f"{words} {tmp_path}/{more} --out {tmp_path}/refused".split())
         assert named in capsys.readouterr().err
         assert not (tmp_path / "refused").exists()
+
+
+def test_seeded_inference_from_a_broken_run_is_a_line(model, tmp_path, capsys):
+    """The path is named, before anything is sampled, whatever is wrong behind it."""
+    run(model, tmp_path / "run", "--steps 3 --ring-size 3 --method grpo")
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    lacking = {key: value for key, value in config.items() if key != "min_lag"}
+    snapshots = tmp_path / "run/checkpoint-3"
+    weights = load_file(snapshots / "snapshot-2.safetensors")
+    name = min(weights)
+
+    def broken(path, text, named, flags=""):
+        kept = path.read_bytes()
+        path.write_bytes(text if isinstance(text, bytes) else json.dumps(text).encode())
+        words = f"--problems 2 --samples 2 --threads 1 {flags} --out {tmp_path}/eval --seed-from"
+        with pytest.raises(SystemExit):
+            evaluation.main([*words.split(), f"{tmp_path}/run"])
+        line = capsys.readouterr().err.rpartition("error: ")[2]  # behind the bars of the library
+        assert line.count("\n") == 1 and str(tmp_path / "run") in line and named in line
+        assert not (tmp_path / "eval").exists()
+        path.write_bytes(kept)
+
+    for text, named, flags in (
+            (config | {"prefix_min": 0, "prefix_max": 0}, "--prefix-max 0 ", ""),
+            (config | {"prefix_min": 0.9}, "--prefix-min 0.9 is above", ""),
+            (config, "--max-new-tokens 1 ", "--max-new-tokens 1"),
+            (config | {"prefix_min": 0, "prefix_max": 0.02}, "-new-tokens 20 rounds",
+             "--task countdown4 countdown"),  # the second task's cap
+            ([], "config.json", ""), (b"{", "config.json", ""), (lacking, "min_lag", ""),
+            (config | {"prefix_max": None}, "config.json", "")):
+        broken(tmp_path / "run/config.json", text, named, flags)
+    for tensors in (None, {**weights, name: weights[name][:1]},
+                    {key: value for key, value in weights.items() if key != name}):
+        broken(snapshots / "snapshot-2.safetensors", save(tensors) if tensors else b"broken",
+               "snapshot-2")
+
+
+def test_the_chosen_snapshot_arrives(model, tmp_path):
+    for choice, taken in ("oldest", [0, 0, 0]), ("newest", [0, 1, 2]):
+        run(model, tmp_path / choice, f"--steps 4 --snapshot-choice {choice}")
+        samples = lines(tmp_path / choice / "samples.jsonl")
+        assert [row["snapshot_step"] for row in samples[::2]] == [None, *taken]
+
+
+def test_a_snapshot_that_added_nothing_is_not_named(model):
+    """With `suffix` the policy may have ended its answer before the snapshot's turn."""
+    args, tokenizer = Namespace(group_size=2), AutoTokenizer.from_pretrained(model)
+    batch = Namespace(responses=lambda: [[3, 4], [3, 4]])
+    drawn = Seeds([[3, 4], [3, 4]], [2, 1], [[], [-0.5]], step=7)
+    rows = train.two_samples(
+        args, [{"prompt": ""}], tokenizer, batch, drawn, torch.zeros(2))
+    assert [row["snapshot_step"] for row in rows] == [None, 7]
 
 
 def test_rewards_are_of_prefix_and_continuation_together(model, tmp_path, monkeypatch):
@@ -437,6 +495,8 @@ def no_model(monkeypatch):
     "--steps x",
     "--group-size 1",
     "--prefix-max 0.5 --prefix-min 0.6",
+    "--method sequence_mix --prefix-max 0.5 --prefix-min 0.6",
+    "--method grpo --ring-size 4 --prefix-max 0",  # eval.py --seed-from would ask for them
     "--prefix-max 1.5",
     "--prefix-min -0.1",
     "--max-new-tokens 20 --prefix-min 0 --prefix-max 0.01",  # rounds to no token
@@ -444,6 +504,7 @@ def no_model(monkeypatch):
     "--temperature 0",
     "--temperature nan",
     "--learning-rate inf",
+    "--ring-size 0",
     "--ring-size 2 --snapshot-every 5 --min-lag 6",  # the oldest is 5 steps old at times
     "--method grpo --seed-fraction 0.5",
     "--eval-split validation --split test",
