@@ -173,7 +173,8 @@ def test_a_pickle_is_never_loaded(tmp_path):
 
 def one_step(*flags):
     """Gradients of one update on a batch that does not depend on the flags, and its sums."""
-    args = parse_args([*SMALL, "--learning-rate", "0", "--max-grad-norm", "1e9", *flags])
+    words = "--learning-rate 0 --max-grad-norm 1e9 --seed-fraction 0".split()
+    args = parse_args([*SMALL, *words, *flags])
     model, tokenizer = random_model(vocab_size=300), byte_tokenizer(eos_token="a")
     problems = [{"prompt": "1 + 1?", "task": "countdown"}, {"prompt": "2", "task": "countdown"}]
     batch = collect(args, 0, problems, model, tokenizer, None, None, None)[0]
