@@ -116,6 +116,12 @@ def parse_args(argv=None):
 # ------------------------------------------------------------------------------------ the method
 
 
+def adamw(args, policy):
+    # fused: on a CPU, without it, a slow loop with temporaries of the model's size
+    return torch.optim.AdamW(
+        policy.parameters(), args.learning_rate, weight_decay=args.weight_decay, fused=True)
+
+
 def minibatches(args, batch):
     """Index tensors of whole groups, one for each optimizer step."""
     groups = torch.arange(len(batch.lengths), device=batch.lengths.device)
@@ -243,8 +249,7 @@ def train(args, folder, ring, bounds, pool, held_out):
     fitting = partial(runs.or_fail, askable, policy, tokenizer, args.max_new_tokens)
     pool, held_out = fitting(pool), fitting(held_out)
     reference = copy.deepcopy(policy).requires_grad_(False) if args.kl_coef else None
-    optimizer = torch.optim.AdamW(
-        policy.parameters(), args.learning_rate, weight_decay=args.weight_decay, fused=True)
+    optimizer = adamw(args, policy)
     state = runs.or_fail(checkpoint.restore, folder, policy, optimizer, ring)
     start, skipped = state.get("step", 0), state.get("skipped", 0)
     args.micro_batch = state.get("micro_batch", args.micro_batch)

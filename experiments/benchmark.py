@@ -176,8 +176,7 @@ def problems_of(args, step):
 def run_ours(job, clock):
     """Steps of train.py: the only place that calls collect and update as it does."""
     args, policy, tokenizer = prepare(job)
-    optimizer = torch.optim.AdamW(
-        policy.parameters(), args.learning_rate, weight_decay=args.weight_decay)
+    optimizer = train.adamw(args, policy)
     ring, bounds, first = None, None, args.ring_size * args.snapshot_every
     if args.seeded_rows:
         bounds = prefix_bounds(args.method, args.prefix_min, args.prefix_max, args.max_new_tokens)
@@ -298,7 +297,7 @@ def forward_passes(policy, padded, args):
 def run_memory(job, clock):
     """score, update: of random rows that are all as long as the cap."""
     args, policy, _tokenizer = prepare(job)
-    optimizer = torch.optim.AdamW(policy.parameters(), args.learning_rate)
+    optimizer = train.adamw(args, policy)
     rows = args.prompts_per_step * args.group_size
 
     def call(T):
