@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import runs  # noqa: E402
+from experiments.compare import read  # noqa: E402
 
 # Where on-policy training saturates while its entropy falls: a finite set of games, seen again and
 # again, as real sets of math problems are.
@@ -43,6 +44,7 @@ METHODS = {  # grpo keeps a ring as well, for seeded inference alone
     **{method: f"--method {method}" for method in (
         "thinking_seeds", "decoupled", "mask_prefix", "no_correction", "sequence_mix", "suffix")},
 }
+COMMON = ("thinking_seeds", "decoupled", "sequence_mix")  # those compared at one learning rate
 SEEDED = [name for name, flags in METHODS.items() if "grpo" not in name]
 LEARNING_RATES = ("1.5e-5", "3e-5", "6e-5")
 SEED_SETTINGS = {  # the first are train.py's defaults
@@ -64,6 +66,9 @@ ABLATIONS = {
     "temperature 0.8": "--temperature 0.8",
     "temperature 1.2": "--temperature 1.2",
 }
+# Rows that are compared with each other, where they have the same rng seed.
+TOGETHER = {"tune": "tuning", "seeds": "tuning", "final": "final", "common": "final",
+            "ablations": "ablations"}
 CURVES = ("reward reward_seeded reward_unseeded zero_std_groups entropy entropy_prefix "
           "entropy_continuation entropy_effective entropy_effective_prefix "
           "entropy_effective_continuation clip_lost clip_lost_prefix clip_lost_continuation "
@@ -138,7 +143,7 @@ def jobs(phase, rows):
     if phase == "common":
         rate = rates["grpo"]
         return [job(phase, method, seed, rate, settings[method])
-                for seed in FINAL for method in METHODS if rates[method] != rate]
+                for seed in FINAL for method in COMMON if rates[method] != rate]
     # On the way, the step at which as many tokens are generated as by all of grpo.
     stops = {method: round(STEPS * min(1, tokens(rows, "grpo") / tokens(rows, method)))
              for method in METHODS}
@@ -191,8 +196,11 @@ def evaluated(job, folder, name, *more):
             "--k", *map(str, range(1, samples + 1))], folder / "log.txt")
     row = json.loads((out / "metrics.jsonl").read_text())
     keys = "problems samples distinct distinct_correct entropy length no_answer".split()
-    return {"pass": [round(row[f"pass@{k}"], 5) for k in range(1, samples + 1)],
+    kept = {"pass": [round(row[f"pass@{k}"], 5) for k in range(1, samples + 1)],
             **{key: row[key] for key in keys}}
+    if job["split"] == "test":  # of each game: which are solved by one way of sampling alone?
+        kept["correct"] = [sum(right) for right in read(out).values()]
+    return kept
 
 
 def curves(rows):
@@ -221,7 +229,7 @@ def do(job, folder):
         extra["equal_tokens"] = evaluated(job, folder, "equal", *model)
     rows = trained(job, folder, STEPS)
     extra["eval"] = evaluated(job, folder, "eval", *model)
-    if job["split"] == "test":
+    if job["phase"] in ("final", "common"):
         extra["eval_seeded"] = evaluated(
             job, folder, "seeded", *model, "--seed-from", str(folder / "train"))
     train = [row for row in rows if row["kind"] == "train"]
@@ -255,6 +263,20 @@ def done(results, wanted):
         if job["name"] in by_name and by_name[job["name"]]["flags"] != job["flags"]:
             raise ValueError(f"{results}: {job['name']} was run with other flags than now")
     return rows
+
+
+def other_bases(left, rows, base):
+    """ValueError if one of the jobs left would be compared with a row of another base policy."""
+    def group(one):
+        return TOGETHER[one["phase"]], one["rng_seed"]
+
+    for each in left:
+        for row in rows:
+            if group(row) == group(each) and row["base"] != base:
+                raise ValueError(
+                    f"{row['name']} began with base policy {row['base']}, {each['name']} would "
+                    f"with {base}: to be compared they have to be from one machine. Remove the "
+                    f"rows of rng seed {each['rng_seed']} to begin it anew")
 
 
 def machine():
@@ -301,7 +323,8 @@ def run(args, results):
     if args.dry_run:
         print("\n".join(each["name"] for each in left))
         return 0
-    base_digest()  # made once, before several would
+    # The base is made here, before several would.
+    runs.or_fail(other_bases, left, rows, base_digest())
 
     def work(each):
         if STOP.is_set() or args.minutes and time.time() > started + 60 * args.minutes:

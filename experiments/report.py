@@ -18,7 +18,8 @@ import mpmath
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import runs  # noqa: E402
-from experiments.grid import ABLATIONS, METHODS, WINDOW  # noqa: E402
+from eval import pass_at_k  # noqa: E402
+from experiments.grid import ABLATIONS, FINAL, METHODS, SPLITS, TRAIN, WINDOW  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parent / "results" / "grid.jsonl"
 
@@ -78,8 +79,8 @@ def paired(rows, others, measure):
     return (*interval([mine[seed] - theirs[seed] for seed in both]), len(both))
 
 
-def verdict(mean, half, sign):
-    if half is None or abs(mean) <= half:
+def verdict(mean, half, sign, n=len(FINAL)):
+    if half is None or n < len(FINAL) or abs(mean) <= half:  # never before all rng seeds are there
         return "undecided"
     return "holds" if mean * sign > 0 else "refuted"
 
@@ -108,7 +109,20 @@ def code(name):
     return f"`{name}`" if name in METHODS else name
 
 
-def table(groups, against, measures=MEASURES):
+def flags_of(row):
+    """What a training's command has beside the flags that all have, and its rng seed."""
+    words = row["flags"].removeprefix(TRAIN).split(" --rng-seed")[0].split()
+    return "-" if row["method"] == "start" else f"`{' '.join(words)}`"
+
+
+def half_seeded(row):
+    """pass@32 of 16 samples without seeds and 16 with them: the chance that one is right."""
+    n = SPLITS["test"][1]
+    return fmean(1 - (1 - pass_at_k(n, a, n // 2)) * (1 - pass_at_k(n, b, n // 2))
+                 for a, b in zip(row["eval"]["correct"], row["eval_seeded"]["correct"]))
+
+
+def table(groups, against, measures=MEASURES, flags=False):
     """A line a method: each measure with its interval, the first also as paired differences."""
     lines, first = [], [*measures][0]
     for name, rows in groups.items():
@@ -120,9 +134,9 @@ def table(groups, against, measures=MEASURES):
             line += [cell(*paired(rows, groups[other], measure)[:2], form, "+")
                      if other in groups and other != name else "-"
                      for other in against if key == first]
-        lines.append(line)
+        lines.append([*line, *[flags_of(rows[0])] * flags])
     header = ["", "rng seeds", first, *(f"less {code(other)}" for other in against)]
-    return markdown([*header, *[*measures][1:]], lines)
+    return markdown([*header, *[*measures][1:], *["flags"] * flags], lines)
 
 
 def claims(final, same_rate):
@@ -138,7 +152,7 @@ def claims(final, same_rate):
                 two = [paired(groups[method], groups[other], measure)
                        if method in groups and other in groups else None
                        for method in ("thinking_seeds", "decoupled")]
-                said = two[0] and verdict(*two[0][:2], sign)
+                said = two[0] and verdict(two[0][0], two[0][1], sign, two[0][2])
                 mine.append([number, key, "higher" if sign > 0 else "lower", code(other),
                              *("-" if each is None else cell(*each[:2], form, "+")
                                for each in two), said or "undecided"])
@@ -176,7 +190,7 @@ def report(rows):
     """Yields (title, markdown) of each table that there are rows for."""
     final = of_phase(rows, "final")
     if final:
-        yield "What is compared", table(final, ["grpo", "sequence_mix"])
+        yield "What is compared", table(final, ["grpo", "sequence_mix"], flags=True)
         yield "Claims", claims(final, at_one_rate(rows))
     equal = {name: [{**row, "equal_tokens": row.get("equal_tokens", row["eval"])} for row in each]
              for name, each in final.items() if name != "start"}
@@ -188,13 +202,15 @@ def report(rows):
             without, _form = evaluation("eval")[key]
             measures[f"gain in {key}"] = (
                 lambda row, a=with_seeds, b=without: a(row) - b(row), form.replace(":", ":+"))
+        measures["gain in pass@32 by 16 of 32"] = (
+            lambda row: half_seeded(row) - row["eval"]["pass"][-1], "{:+.3f}")
         yield "Sampled with seeds", table(seeded, ["grpo"], measures)
     if of_phase(rows, "common"):
         same = at_one_rate(rows)
         rate = same["grpo"][0]["learning_rate"]
         yield f"At one learning rate, {rate}", table(same, ["grpo", "sequence_mix"])
     if ablations := of_phase(rows, "ablations"):
-        yield "One factor at a time", table(ablations, ["usual"])
+        yield "One factor at a time", table(ablations, ["usual"], flags=True)
     tuned = {}
     for row in rows:
         if row["phase"] in ("tune", "seeds"):
