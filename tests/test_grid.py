@@ -18,9 +18,10 @@ def row(phase, method, rng_seed, pass_1, rate="4e-5", setting="usual", tokens=10
 
     clip_lost = [None, 0.5, *[pass_1 / 10] * 9]
     return {"phase": phase, "method": method, "rng_seed": rng_seed, "learning_rate": rate,
-            "setting": setting, "base": "base", "name": f"{phase}-{method}-{rate}-{setting}-{rng_seed}",
+            "setting": setting, "name": f"{phase}-{method}-{rate}-{setting}-{rng_seed}",
             "eval": evaluation(0), "eval_seeded": evaluation(0.05), "steps": 10, "seconds": 20,
-            "flags": f"{grid.TRAIN} --method {method}  --learning-rate {rate} --rng-seed {rng_seed}",
+            "flags": f"{grid.TRAIN} --method {method}  --learning-rate {rate} --rng-seed 0",
+            "base": "base",
             "tokens_generated": tokens, "curves": {
                 "entropy_effective": [0.9] * 8 + [0.1, 0.3], "clip_lost": clip_lost,
                 "clip_lost_continuation": clip_lost, "clip_lost_prefix": [None] * 11,
