@@ -283,12 +283,17 @@ def rollout_metrics(rewards, group_size, lengths, prefix_lengths, ended):
     seeded, undecided = prefix_lengths > 0, mean(rewards.isnan())
     rewards = rewards.nan_to_num(0.0)
     groups = rewards.view(-1, group_size)
+    by_seed, alone = ((where & (rewards >= 1)).view(-1, group_size).any(1)
+                      for where in (seeded, ~seeded))
     return {
         "reward": mean(rewards),
         "reward_seeded": mean(rewards, seeded),
         "reward_unseeded": mean(rewards, ~seeded),
         "undecided": undecided,
         "zero_std_groups": (groups.amax(1) == groups.amin(1)).sum().item(),
+        # groups that one kind of row solved and the other did not: a fair pair at half of each
+        "solved_seeded_only": (by_seed & ~alone).sum().item() if seeded.any() else None,
+        "solved_unseeded_only": (alone & ~by_seed).sum().item() if seeded.any() else None,
         "length": mean(lengths),
         "cut_off": mean(~ended),
         "prefix_length": mean(prefix_lengths, seeded),

@@ -69,7 +69,8 @@ ABLATIONS = {
 # Rows that are compared with each other, where they have the same rng seed.
 TOGETHER = {"tune": "tuning", "seeds": "tuning", "final": "final", "common": "final",
             "ablations": "ablations"}
-CURVES = ("reward reward_seeded reward_unseeded zero_std_groups entropy entropy_prefix "
+CURVES = ("reward reward_seeded reward_unseeded zero_std_groups solved_seeded_only "
+          "solved_unseeded_only entropy entropy_prefix "
           "entropy_continuation entropy_effective entropy_effective_prefix "
           "entropy_effective_continuation clip_lost clip_lost_prefix clip_lost_continuation "
           "clip_frac_low clip_frac_high snapshot_share ess ratio_max_prefix "

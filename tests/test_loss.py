@@ -330,9 +330,14 @@ def test_rollout_metrics_by_hand():
     assert metrics == {
         "reward": 0.75, "reward_seeded": 1.0, "reward_unseeded": 0.5, "zero_std_groups": 1,
         "undecided": 0.25, "length": 19 / 4, "cut_off": 0.25, "prefix_length": 3.0,
-        "prefix_finished": 0.5,
+        "prefix_finished": 0.5, "solved_seeded_only": 1, "solved_unseeded_only": 0,
     }
     unseeded = rollout_metrics(
         torch.ones(2), 2, torch.ones(2), torch.zeros(2), torch.ones(2, dtype=torch.bool)
     )
     assert unseeded["reward_seeded"] is None and unseeded["prefix_length"] is None
+    assert unseeded["solved_seeded_only"] is unseeded["solved_unseeded_only"] is None
+    other = rollout_metrics(  # solved by a row of either kind, by the unseeded alone, by none
+        torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 0.9]), 2, torch.ones(6),
+        torch.tensor([1, 0, 1, 0, 1, 0]), torch.ones(6, dtype=torch.bool))
+    assert (other["solved_seeded_only"], other["solved_unseeded_only"]) == (0, 1)

@@ -34,6 +34,7 @@ BY_REGION = (
 ).split()
 TRAIN_KEYS = {
     *"kind step reward reward_seeded reward_unseeded zero_std_groups length cut_off".split(),
+    "solved_seeded_only", "solved_unseeded_only",
     *"prefix_length prefix_finished snapshot_lag ess snapshot_share grad_norm".split(),
     *"seconds_prefix seconds_rollout seconds_score seconds_update tokens_per_second".split(),
     *(key + region for key in BY_REGION for region in ("", "_prefix", "_continuation")),

@@ -1,0 +1,48 @@
+"""Sums of two or three numbers as JSONL: problems that a small pretrained model sometimes solves.
+
+    python experiments/sums.py data/sums
+
+writes data/sums/sums_train.jsonl, of 2,000 problems, and data/sums/sums_test.jsonl, of 200; they
+share none.
+"""
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import runs  # noqa: E402
+
+SIZES = {"train": 2000, "test": 200}
+
+
+def problems(rng, count):
+    """`count` different problems, {"problem", "answer"}: two numbers from 10 to 99, or three."""
+    found = {}
+    while len(found) < count:
+        numbers = [rng.randint(10, 99) for _ in range(rng.choice((2, 3)))]
+        found[f"What is {' + '.join(map(str, numbers))}?"] = str(sum(numbers))
+    return [{"problem": problem, "answer": answer} for problem, answer in found.items()]
+
+
+def main(argv=None):
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.error = runs.fail
+    p.add_argument("out", type=Path, help="folder to write to; files that are there stay")
+    args = p.parse_args(argv)
+    rows = problems(random.Random(0), sum(SIZES.values()))
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, size in SIZES.items():
+        path = args.out / f"sums_{name}.jsonl"
+        if path.exists():
+            runs.fail(f"{path} exists already: give another folder, or remove it")
+        part, rows = rows[:size], rows[size:]
+        with runs.writing(path):
+            path.write_text("".join(json.dumps(row) + "\n" for row in part))
+
+
+if __name__ == "__main__":
+    runs.main(main)
