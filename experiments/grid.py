@@ -46,7 +46,7 @@ METHODS = {  # grpo keeps a ring as well, for seeded inference alone
 }
 COMMON = ("thinking_seeds", "decoupled", "sequence_mix")  # those compared at one learning rate
 SEEDED = [name for name, flags in METHODS.items() if "grpo" not in name]
-LEARNING_RATES = ("1.5e-5", "3e-5", "6e-5")
+LEARNING_RATES = ("7.5e-6", "1.5e-5", "3e-5")
 SEED_SETTINGS = {  # the first are train.py's defaults
     "usual": "",
     "short": "--prefix-max 0.25",
