@@ -1,4 +1,4 @@
-"""Sums of two or three numbers as JSONL: problems that a small pretrained model sometimes solves.
+"""Sums of two numbers as JSONL: problems that a small pretrained model sometimes solves.
 
     python experiments/sums.py data/sums
 
@@ -20,12 +20,9 @@ SIZES = {"train": 2000, "test": 200}
 
 
 def problems(rng, count):
-    """`count` different problems, {"problem", "answer"}: two numbers from 10 to 99, or three."""
-    found = {}
-    while len(found) < count:
-        numbers = [rng.randint(10, 99) for _ in range(rng.choice((2, 3)))]
-        found[f"What is {' + '.join(map(str, numbers))}?"] = str(sum(numbers))
-    return [{"problem": problem, "answer": answer} for problem, answer in found.items()]
+    """`count` of the sums of two numbers from 2 to 60, {"problem", "answer"}, in random order."""
+    pairs = rng.sample([(a, b) for a in range(2, 61) for b in range(2, 61)], count)
+    return [{"problem": f"{a} + {b}", "answer": str(a + b)} for a, b in pairs]
 
 
 def main(argv=None):
