@@ -19,7 +19,8 @@ def test_the_sums_are_right_and_the_two_sets_share_none(tmp_path, capsys):
         assert row["answer"] == str(a + b) and 2 <= min(a, b) and max(a, b) <= 60
     problems = [row["problem"] for row in rows["train"] + rows["test"]]
     assert len({*problems}) == len(problems)
-    assert reward(" 95\n\nProblem", {"answer": "95"}) == 1 > reward(" 94\n\n", {"answer": "95"})
+    row = {"task": str(out / "sums_train.jsonl"), "answer": "95"}
+    assert reward(" 95\n\nProblem", row) == 1 and reward(" 94\n\n", row) == 0
     before = (out / "sums_train.jsonl").read_text()
     with pytest.raises(SystemExit):  # the same ones again, but nothing is written over
         sums.main([str(out)])
