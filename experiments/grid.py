@@ -3,7 +3,6 @@
     python experiments/grid.py tune         learning rates, on tuning games and tuning rng seeds
     python experiments/grid.py seeds        settings of the seeds, the same
     python experiments/grid.py final        what is compared: fresh rng seeds, held-out games
-    python experiments/grid.py common       the same at one learning rate for all
     python experiments/grid.py ablations    one factor at a time
 
 PROTOCOL.md says what is decided by what, and was written before the final runs. A training that is
@@ -44,13 +43,13 @@ METHODS = {  # grpo keeps a ring as well, for seeded inference alone
     **{method: f"--method {method}" for method in (
         "thinking_seeds", "decoupled", "mask_prefix", "no_correction", "sequence_mix", "suffix")},
 }
-COMMON = ("thinking_seeds", "decoupled", "sequence_mix")  # those compared at one learning rate
+COMMON = ("thinking_seeds", "decoupled", "sequence_mix")  # also trained at the rate of grpo
 SEEDED = [name for name, flags in METHODS.items() if "grpo" not in name]
 LEARNING_RATES = ("7.5e-6", "1.5e-5", "3e-5")
 SEED_SETTINGS = {  # the first are train.py's defaults
     "usual": "",
-    "short": "--prefix-max 0.25",
     "old": "--snapshot-every 25 --min-lag 25",
+    "older": "--snapshot-every 50 --min-lag 50",
 }
 TUNING, FINAL, ABLATION = (100, 101), (0, 1, 2, 3, 4), (0, 1, 2)  # rng seeds
 ABLATIONS = {
@@ -68,7 +67,7 @@ ABLATIONS = {
 }
 # Rows that are compared with each other, where they have the same rng seed.
 TOGETHER = {"tune": "tuning", "seeds": "tuning", "final": "final", "common": "final",
-            "ablations": "ablations"}
+            "control": "final", "ablations": "ablations"}
 CURVES = ("reward reward_seeded reward_unseeded zero_std_groups solved_seeded_only "
           "solved_unseeded_only entropy entropy_prefix "
           "entropy_continuation entropy_effective entropy_effective_prefix "
@@ -141,16 +140,18 @@ def jobs(phase, rows):
                 for seed in ABLATION for name, flags in {"usual": "", **ABLATIONS}.items()]
     rates = {method: learning_rate(rows, method) for method in METHODS}
     settings = {method: seed_setting(rows, method) for method in METHODS}
-    if phase == "common":
-        rate = rates["grpo"]
-        return [job(phase, method, seed, rate, settings[method])
-                for seed in FINAL for method in COMMON if rates[method] != rate]
     # On the way, the step at which as many tokens are generated as by all of grpo.
     stops = {method: round(STEPS * min(1, tokens(rows, "grpo") / tokens(rows, method)))
              for method in METHODS}
-    return [each for seed in FINAL for each in (job(phase, "start", seed, "0"), *(
-        job(phase, method, seed, rates[method], settings[method], stop=stops[method])
-        for method in METHODS))]
+    found = []
+    for seed in FINAL:  # all of one before the next: it has to be of one base policy
+        found += [job("final", "start", seed, "0"), *(
+            job("final", method, seed, rates[method], settings[method], stop=stops[method])
+            for method in METHODS)]
+        found += [job("common", method, seed, rates["grpo"], settings[method])
+                  for method in COMMON if rates[method] != rates["grpo"]]
+        found += [job("control", "grpo", seed, f"{float(rates['grpo']) / 2:.2g}")]
+    return found
 
 
 # ------------------------------------------------------------------------------- how it is done
@@ -160,7 +161,7 @@ STOP, RUNNING = threading.Event(), set()
 
 def script(name, words, log):
     """Runs one of our scripts with one thread. ValueError, with its last words, if it fails."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     if STOP.is_set():
         raise ValueError("the grid was stopped")
     with open(log, "a") as file:
@@ -230,7 +231,7 @@ def do(job, folder):
         extra["equal_tokens"] = evaluated(job, folder, "equal", *model)
     rows = trained(job, folder, STEPS)
     extra["eval"] = evaluated(job, folder, "eval", *model)
-    if job["phase"] in ("final", "common"):
+    if job["phase"] == "final":
         extra["eval_seeded"] = evaluated(
             job, folder, "seeded", *model, "--seed-from", str(folder / "train"))
     train = [row for row in rows if row["kind"] == "train"]
@@ -301,7 +302,7 @@ def main(argv=None):
     form = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     p.error = runs.fail
-    p.add_argument("phase", choices=["tune", "seeds", "final", "common", "ablations"])
+    p.add_argument("phase", choices=["tune", "seeds", "final", "ablations"])
     p.add_argument("--workers", type=runs.number(int, 1), default=2, help="trainings at a time")
     p.add_argument("--results", default=str(ROOT / "experiments/results/grid.jsonl"))
     p.add_argument("--runs", default="runs/grid", help="folder of the runs, to resume from")

@@ -4,8 +4,8 @@
     python experiments/report.py --figure experiments/results/grid.png
 
 Intervals are of a mean over rng seeds, 95 %, by Student's t; differences are paired by rng seed:
-two methods with the same one begin with the same steps, and are asked the same games. What decides
-a claim is in PROTOCOL.md.
+two methods with the same one begin with the same base policy and the same games in the same order.
+What decides a claim is in PROTOCOL.md.
 """
 
 import argparse
@@ -41,19 +41,36 @@ def evaluation(key):
 
 MEASURES = evaluation("eval") | {  # and of the training
     "effective entropy": (lambda row: late(row, "entropy_effective", 0.2), "{:.3f}"),
-    "clip_lost": (lambda row: late(row, "clip_lost", 0.9), "{:.4f}"),
-    "on own tokens": (lambda row: late(row, "clip_lost_continuation", 0.9), "{:.4f}"),
-    "on the snapshot's": (lambda row: late(row, "clip_lost_prefix", 0.9), "{:.4f}"),
-    "seconds a step": (lambda row: row["seconds"] / row["steps"], "{:.2f}"),
-    "tokens a step": (lambda row: row["tokens_generated"] / row["steps"], "{:.0f}"),
+    "clip_lost": (lambda row: late(row, "clip_lost", 0.9), "{:.3%}"),
+    "on own tokens": (lambda row: late(row, "clip_lost_continuation", 0.9), "{:.3%}"),
+    "on the snapshot's": (lambda row: late(row, "clip_lost_prefix", 0.9), "{:.2%}"),
 }
+TRAINING = {  # how different the seeds are from the policy, what they find, and what it costs
+    "KL(snapshot, policy)": (lambda row: late(row, "kl_behaviour_prefix", 0.9), "{:.4f}"),
+    "effective share of seeds": (lambda row: late(row, "ess", 0.9), "{:.3f}"),
+    "reward, seeded": (lambda row: late(row, "reward_seeded", 0.9), "{:.3f}"),
+    "reward, unseeded": (lambda row: late(row, "reward_unseeded", 0.9), "{:.3f}"),
+    "groups solved by seeded rows only": (
+        lambda row: late(row, "solved_seeded_only", 0.9), "{:.2f}"),
+    "by unseeded only": (lambda row: late(row, "solved_unseeded_only", 0.9), "{:.2f}"),
+    "tokens a step": (lambda row: row["tokens_generated"] / row["steps"], "{:.0f}"),
+    "seconds a step, beside other work": (lambda row: row["seconds"] / row["steps"], "{:.2f}"),
+}
+SLOWER = "`grpo` at half its rate"
+AT_ONE_RATE = "at one learning rate"
 CLAIMS = {  # {claim: (measures, comparators, +1 where it is that they are larger)}
     "1": (["pass@1"], ["grpo", "sequence_mix"], 1),
     "2": (["entropy", "effective entropy"], ["grpo"], 1),
-    "2, at one learning rate": (["entropy", "effective entropy"], ["grpo"], 1),
     "3, against on-policy training": (["clip_lost"], ["grpo"], -1),
     "3, against sequences": (["clip_lost"], ["sequence_mix"], -1),
     "4": (["pass@32", "distinct correct"], ["grpo"], 1),
+    # These decide no claim. The last is a control: does training more slowly do the same?
+    f"1, {AT_ONE_RATE}": (["pass@1"], ["grpo", "sequence_mix"], 1),
+    f"2, {AT_ONE_RATE}": (["entropy", "effective entropy"], ["grpo"], 1),
+    f"4, {AT_ONE_RATE}": (["pass@32", "distinct correct"], ["grpo"], 1),
+    "3, of the snapshot's tokens": (["on the snapshot's"], ["sequence_mix"], -1),
+    "control": (["pass@1", "entropy", "effective entropy", "pass@32", "distinct correct"],
+                [SLOWER], 1),
 }
 
 
@@ -73,10 +90,15 @@ def interval(values):
 
 
 def paired(rows, others, measure):
-    """interval() of the differences rows - others over the rng seeds that both have, and these."""
-    mine, theirs = ({row["rng_seed"]: measure(row) for row in each} for each in (rows, others))
+    """interval() of the differences rows - others over the rng seeds that both have, and these.
+    ValueError if one has an rng seed twice, or two of different base policies would be a pair."""
+    mine, theirs = ({row["rng_seed"]: row for row in each} for each in (rows, others))
     both = sorted(seed for seed in mine if seed in theirs)
-    return (*interval([mine[seed] - theirs[seed] for seed in both]), len(both))
+    if len(mine) < len(rows) or len(theirs) < len(others):
+        raise ValueError("two rows of one method have the same rng seed")
+    if apart := [seed for seed in both if mine[seed]["base"] != theirs[seed]["base"]]:
+        raise ValueError(f"rows of rng seed {apart[0]} are of different base policies")
+    return (*interval([measure(mine[seed]) - measure(theirs[seed]) for seed in both]), len(both))
 
 
 def verdict(mean, half, sign, n=len(FINAL)):
@@ -115,6 +137,11 @@ def flags_of(row):
     return "-" if row["method"] == "start" else f"`{' '.join(words)}`"
 
 
+def generated(row):
+    """Tokens generated up to what is evaluated at equal tokens."""
+    return row["equal_tokens"].get("tokens_generated", row["tokens_generated"])
+
+
 def half_seeded(row):
     """pass@32 of 16 samples without seeds and 16 with them: the chance that one is right."""
     n = SPLITS["test"][1]
@@ -130,7 +157,9 @@ def table(groups, against, measures=MEASURES, flags=False):
         for key, (measure, form) in measures.items():
             is_there = "curves" in rows[0] or key in evaluation("eval")  # nothing was trained
             values = [*map(measure, rows)] if is_there else [None]
-            line.append("-" if None in values else cell(*interval(values), form))
+            line.append("-" if None in values
+                        else form.format(fmean(values)) if "seconds" in key  # by no chance
+                        else cell(*interval(values), form))
             line += [cell(*paired(rows, groups[other], measure)[:2], form, "+")
                      if other in groups and other != name else "-"
                      for other in against if key == first]
@@ -144,7 +173,9 @@ def claims(final, same_rate):
     `decoupled`; and in the last column what all lines of a claim say together."""
     lines = []
     for number, (measures, others, sign) in CLAIMS.items():
-        groups = same_rate if "rate" in number else final
+        groups = same_rate if AT_ONE_RATE in number else final
+        if AT_ONE_RATE in number and "common" not in phases(groups):
+            continue  # all have chosen the same rate: it would be the same lines again
         mine = []
         for key in measures:
             measure, form = MEASURES[key]
@@ -159,6 +190,10 @@ def claims(final, same_rate):
         lines += [[*line, together([line[-1] for line in mine])] for line in mine]
     return markdown(["claim", "measure", "claimed", "than", "`thinking_seeds`", "`decoupled`",
                      "says", "together"], lines)
+
+
+def phases(groups):
+    return {row["phase"] for rows in groups.values() for row in rows}
 
 
 def together(verdicts):
@@ -190,23 +225,30 @@ def report(rows):
     """Yields (title, markdown) of each table that there are rows for."""
     final = of_phase(rows, "final")
     if final:
-        yield "What is compared", table(final, ["grpo", "sequence_mix"], flags=True)
-        yield "Claims", claims(final, at_one_rate(rows))
+        control = {SLOWER: each for each in of_phase(rows, "control").values()}
+        shown = {**final, **control}
+        yield "What is compared", table(shown, ["grpo", "sequence_mix"], flags=True)
+        yield "Claims", claims(shown, at_one_rate(rows))
+        trained = {name: each for name, each in shown.items() if name != "start"}
+        yield "In training", table(trained, [], TRAINING)
     equal = {name: [{**row, "equal_tokens": row.get("equal_tokens", row["eval"])} for row in each]
              for name, each in final.items() if name != "start"}
     if equal:
-        yield "At equal generated tokens", table(equal, ["grpo"], evaluation("equal_tokens"))
+        measures = evaluation("equal_tokens") | {
+            "at step": (lambda row: row["stop"], "{:.0f}"), "tokens": (generated, "{:.0f}")}
+        yield "At equal generated tokens", table(equal, ["grpo"], measures)
         seeded = {name: each for name, each in equal.items() if "eval_seeded" in each[0]}
         measures = evaluation("eval_seeded")
+        del measures["entropy"]  # it would be the policy's, at tokens that a snapshot wrote
         for key, (with_seeds, form) in [*measures.items()]:
             without, _form = evaluation("eval")[key]
             measures[f"gain in {key}"] = (
                 lambda row, a=with_seeds, b=without: a(row) - b(row), form.replace(":", ":+"))
         measures["gain in pass@32 by 16 of 32"] = (
             lambda row: half_seeded(row) - row["eval"]["pass"][-1], "{:+.3f}")
-        yield "Sampled with seeds", table(seeded, ["grpo"], measures)
-    if of_phase(rows, "common"):
-        same = at_one_rate(rows)
+        yield "Sampled with seeds", table(seeded, [], measures)
+    same = at_one_rate(rows)
+    if "common" in phases(same):
         rate = same["grpo"][0]["learning_rate"]
         yield f"At one learning rate, {rate}", table(same, ["grpo", "sequence_mix"])
     if ablations := of_phase(rows, "ablations"):
@@ -215,14 +257,16 @@ def report(rows):
     for row in rows:
         if row["phase"] in ("tune", "seeds"):
             key = row["method"], row["learning_rate"], row["setting"]
-            tuned.setdefault(key, []).append(row["eval"])
+            tuned.setdefault(key, []).append(row)
+    shown = ("pass@1", "pass@32", "distinct correct", "entropy", "clip_lost", "on the snapshot's")
     lines = [[code(method), rate, setting, str(len(each)), *(
-                  f"{fmean(value(row) for row in each):.3f}"
-                  for value in (lambda row: row["pass"][0], lambda row: row["entropy"]))]
-             for (method, rate, setting), each in sorted(tuned.items())]
+                  "-" if None in (values := [*map(MEASURES[key][0], each)])
+                  else MEASURES[key][1].format(fmean(values)) for key in shown)]
+             for (method, rate, setting), each in sorted(
+                 tuned.items(), key=lambda one: (one[0][0], float(one[0][1]), one[0][2]))]
     if lines:
-        header = ["", "learning rate", "setting of seeds", "rng seeds", "pass@1", "entropy"]
-        yield "Tuning", markdown(header, lines)
+        header = ["", "learning rate", "setting of seeds", "rng seeds", *shown]
+        yield "Tuning", markdown([key.replace("32", "16") for key in header], lines)
     yield "Where the rows come from", origin(rows)
 
 

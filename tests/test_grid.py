@@ -16,15 +16,19 @@ def row(phase, method, rng_seed, pass_1, rate="4e-5", setting="usual", tokens=10
         return {"pass": [pass_1 + shift, pass_1 + shift + 0.4], "entropy": pass_1 / 2,
                 "distinct_correct": 4 * pass_1, "correct": [0, 32, 1 if shift else 0]}
 
-    clip_lost = [None, 0.5, *[pass_1 / 10] * 9]
+    clip_lost, none = [None, 0.5, *[pass_1 / 10] * 9], [None] * 11
     return {"phase": phase, "method": method, "rng_seed": rng_seed, "learning_rate": rate,
             "setting": setting, "name": f"{phase}-{method}-{rate}-{setting}-{rng_seed}",
             "eval": evaluation(0), "eval_seeded": evaluation(0.05), "steps": 10, "seconds": 20,
             "flags": f"{grid.TRAIN} --method {method}  --learning-rate {rate} --rng-seed 0",
-            "base": "base",
+            "base": "base", "stop": 300,
             "tokens_generated": tokens, "curves": {
                 "entropy_effective": [0.9] * 8 + [0.1, 0.3], "clip_lost": clip_lost,
-                "clip_lost_continuation": clip_lost, "clip_lost_prefix": [None] * 11,
+                "clip_lost_continuation": clip_lost,
+                "clip_lost_prefix": none if "grpo" in method else clip_lost,
+                "kl_behaviour_prefix": none, "ess": clip_lost, "reward_seeded": none,
+                "reward_unseeded": clip_lost, "solved_seeded_only": clip_lost,
+                "solved_unseeded_only": clip_lost,
                 "entropy": [pass_1] * 10, "reward": [pass_1] * 10}, **more}
 
 
@@ -63,18 +67,22 @@ def test_the_final_runs_take_what_was_tuned_and_fresh_rng_seeds():
     with pytest.raises(ValueError, match="grid.py seeds"):
         grid.jobs("final", [each for each in rows if each["phase"] == "tune"])
     jobs = grid.jobs("final", rows)
-    assert not {*grid.FINAL} & {*grid.TUNING} and len(jobs) == 9 * len(grid.FINAL)
-    chosen = {job["method"]: (job["learning_rate"], job["setting"], job["stop"]) for job in jobs}
+    assert not {*grid.FINAL} & {*grid.TUNING} and len(jobs) == (9 + 3 + 1) * len(grid.FINAL)
+    assert [job["rng_seed"] for job in jobs] == sorted(job["rng_seed"] for job in jobs)
+    chosen = {job["method"]: (job["learning_rate"], job["setting"], job["stop"])
+              for job in jobs if job["phase"] == "final"}
     assert chosen["grpo"] == ("7.5e-6", "usual", grid.STEPS)
     assert chosen["thinking_seeds"] == ("3e-5", "usual", grid.STEPS * 100 // 125)
-    assert chosen["suffix"] == ("3e-5", "old", grid.STEPS // 2)
+    assert chosen["suffix"] == ("3e-5", "older", grid.STEPS // 2)
     assert all(job["split"] == "test" for job in jobs)
     flags = next(job["flags"] for job in jobs if job["method"] == "suffix")
-    for words in ("--method suffix", "--min-lag 25", "--learning-rate 3e-5"):
+    for words in ("--method suffix", "--min-lag 50", "--learning-rate 3e-5"):
         assert words in flags
-    common = grid.jobs("common", rows)
+    common = [job for job in jobs if job["phase"] == "common"]
     assert {job["learning_rate"] for job in common} == {"7.5e-6"}
     assert {job["method"] for job in common} == {*grid.COMMON}
+    control = [job for job in jobs if job["phase"] == "control"]
+    assert {(job["method"], job["learning_rate"]) for job in control} == {("grpo", "3.8e-06")}
     ablations = grid.jobs("ablations", rows)
     assert len(ablations) == 3 * (1 + len(grid.ABLATIONS))
 
@@ -83,7 +91,7 @@ def test_all_flags_of_all_jobs_are_train_pys(monkeypatch):
     import train
 
     rows = tuned()
-    for phase in ("tune", "seeds", "final", "common", "ablations"):
+    for phase in ("tune", "seeds", "final", "ablations"):
         for job in grid.jobs(phase, rows):
             if job["method"] != "start":
                 args = train.parse_args(job["flags"].split())
@@ -241,16 +249,17 @@ def test_the_tables_have_the_numbers_of_the_rows():
             rows.append(row("final", method, seed, value, "7.5e-6" if method == "grpo" else "3e-5"))
             if method != "grpo":
                 rows.append(row("common", method, seed, value + 0.1, "7.5e-6"))
-            if seed < 3:
-                for setting, value in (("oldest snapshot", 0.3), ("usual", 0.2)):
-                    rows.append(row("ablations", "thinking_seeds", seed, value, setting=setting))
+            else:
+                rows.append(row("control", method, seed, value - 0.1, "3.8e-06"))
+        for setting, value in (("oldest snapshot", 0.3), ("usual", 0.2)):
+            rows.append(row("ablations", "thinking_seeds", seed, value, setting=setting))
     tables = dict(report.report(rows))
     assert [*tables] == [
-        "What is compared", "Claims", "At equal generated tokens", "Sampled with seeds",
-        "At one learning rate, 7.5e-6", "One factor at a time", "Tuning",
+        "What is compared", "Claims", "In training", "At equal generated tokens",
+        "Sampled with seeds", "At one learning rate, 7.5e-6", "One factor at a time", "Tuning",
         "Where the rows come from"]
     lines = tables["What is compared"].splitlines()
-    assert len(lines) == 2 + 9 and lines[2].startswith("| start | 5 | 0.200")
+    assert len(lines) == 2 + 9 + 1 and lines[2].startswith("| start | 5 | 0.200")
     # grpo: 0.300 to 0.304, mean 0.302, sd 0.00158, half 2.776 * 0.00158 / 5 ** 0.5 = 0.00196
     grpo = next(line for line in lines if "| `grpo` |" in line)
     assert "| `grpo` | 5 | 0.302 ± 0.002 | - |" in grpo
@@ -258,7 +267,7 @@ def test_the_tables_have_the_numbers_of_the_rows():
     # thinking_seeds is 0.02 above it, and 0.002 more a seed: 0.024 +- 2 * 0.00196
     assert "+0.024 ± 0.004" in next(line for line in lines if "thinking_seeds" in line)
     # effective entropy: the last fifth of 10 windows; clip_lost: all but the first tenth
-    assert "0.200 ± 0.000" in grpo and f"{(0.5 + 9 * 0.0302) / 10:.4f}" in grpo
+    assert "0.200 ± 0.000" in grpo and f"{(0.5 + 9 * 0.0302) / 10:.3%}" in grpo
     assert grpo.count("| - |") == 2  # less itself, and on the snapshot's tokens
     claimed = tables["Claims"].splitlines()
     # sequence_mix is better: one line of the first claim holds, the other is refuted
@@ -267,6 +276,8 @@ def test_the_tables_have_the_numbers_of_the_rows():
     assert "| `sequence_mix` |" in claimed[3] and claimed[3].endswith("| refuted | refuted |")
     assert any("3, against on-policy" in line and "| refuted | refuted |" in line
                for line in claimed)
+    # but the slower grpo, 0.1 below grpo, would be a rival that is beaten
+    assert any("| control | pass@1 |" in line and "+0.124 ± 0.004 |" in line for line in claimed)
     # at one rate the others have 0.1 more, and half of it in entropy
     assert any("one learning rate | entropy" in line and "+0.062 ± 0.002" in line
                for line in claimed)
@@ -277,7 +288,16 @@ def test_the_tables_have_the_numbers_of_the_rows():
     assert seeded.endswith(f"| {1.5 / 3 - 0.702:+.3f} ± 0.002 |")
     # 7.5e-6: grpo's final runs, and the common ones of the other methods
     assert tables["At one learning rate, 7.5e-6"].count("\n") == 1 + 8
-    assert "| oldest snapshot | 24 |" in tables["One factor at a time"]
+    assert "| oldest snapshot | 5 |" in tables["One factor at a time"]
+
+
+def test_only_rows_of_one_base_are_pairs():
+    mine = [row("final", "decoupled", seed, 0.5) for seed in (0, 1)]
+    measure = report.MEASURES["pass@1"][0]
+    with pytest.raises(ValueError, match="rng seed 1 are of different base"):
+        report.paired(mine, [row("final", "grpo", 1, 0.4, base="another")], measure)
+    with pytest.raises(ValueError, match="have the same rng seed"):
+        report.paired([*mine, mine[0]], mine, measure)
 
 
 def test_no_verdict_before_all_rng_seeds_are_there():
