@@ -127,6 +127,12 @@ def of_phase(rows, phase):
     return {name: each for name, each in found.items() if each}
 
 
+def compared(rows):
+    """The groups of the main table: the final runs of every method, and the control."""
+    control = of_phase(rows, "control").values()
+    return {**of_phase(rows, "final"), **{SLOWER: each for each in control}}
+
+
 def code(name):
     return f"`{name}`" if name in METHODS else name
 
@@ -225,8 +231,7 @@ def report(rows):
     """Yields (title, markdown) of each table that there are rows for."""
     final = of_phase(rows, "final")
     if final:
-        control = {SLOWER: each for each in of_phase(rows, "control").values()}
-        shown = {**final, **control}
+        shown = compared(rows)
         yield "What is compared", table(shown, ["grpo", "sequence_mix"], flags=True)
         yield "Claims", claims(shown, at_one_rate(rows))
         trained = {name: each for name, each in shown.items() if name != "start"}
@@ -274,31 +279,34 @@ def draw(rows, path):
     """The figure: means over rng seeds, and for the training's curves the range of all of them."""
     from matplotlib.figure import Figure
 
-    final = of_phase(rows, "final")
+    groups = compared(rows)
     figure = Figure(figsize=(13, 8), layout="constrained")
     axes = figure.subplots(2, 2)
     for axis, (key, title) in zip(axes.flat, (
             ("entropy", "entropy in training, nats per token"),
             ("clip_lost", "share of the gradient lost to clipping"),
             ("reward", "reward in training"))):
-        for color, (name, each) in enumerate(final.items()):
+        for color, (name, each) in enumerate(groups.items()):
             if name == "start":
                 continue
             windows = [*zip(*(row["curves"][key] for row in each))]
             steps = [WINDOW * (i + 0.5) for i, window in enumerate(windows) if None not in window]
             values = [window for window in windows if None not in window]
-            axis.plot(steps, [fmean(window) for window in values], color=f"C{color}", label=name)
+            axis.plot(steps, [fmean(window) for window in values], color=f"C{color}")
             axis.fill_between(steps, [*map(min, values)], [*map(max, values)], color=f"C{color}",
                               alpha=0.12, linewidth=0)
         axis.set(title=title, xlabel="step")
     axis = axes.flat[3]
-    for color, (name, each) in enumerate(final.items()):
+    for color, (name, each) in enumerate(groups.items()):
         for key, style in (("eval", "-"), ("eval_seeded", ":")):
             if key in each[0]:
                 curve = [fmean(values) for values in zip(*(row[key]["pass"] for row in each))]
                 axis.plot(range(1, len(curve) + 1), curve, style, color=f"C{color}",
-                          label=name if key == "eval" else None)
-    axis.set(title="pass@k, held out (dotted: sampled with seeds)", xlabel="k", xscale="log")
+                          label=name.replace("`", "") if key == "eval" else None)
+    axis.set_xscale("log", base=2)
+    ks = [2 ** i for i in range(6)]
+    axis.set(title="pass@k, held out (dotted: sampled with seeds)", xlabel="k")
+    axis.set_xticks(ks, ks)
     axis.legend(fontsize="small", framealpha=0.4)
     with runs.writing(path):
         figure.savefig(path, dpi=100)
