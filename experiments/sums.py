@@ -31,7 +31,8 @@ def main(argv=None):
     p.add_argument("out", type=Path, help="folder to write to; files that are there stay")
     args = p.parse_args(argv)
     rows = problems(random.Random(0), sum(SIZES.values()))
-    args.out.mkdir(parents=True, exist_ok=True)
+    with runs.writing(args.out):
+        args.out.mkdir(parents=True, exist_ok=True)
     for name, size in SIZES.items():
         path = args.out / f"sums_{name}.jsonl"
         if path.exists():

@@ -25,5 +25,8 @@ def test_the_sums_are_right_and_the_two_sets_share_none(tmp_path, capsys):
     with pytest.raises(SystemExit):  # the same ones again, but nothing is written over
         sums.main([str(out)])
     assert "exists already" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        sums.main([str(out / "sums_train.jsonl")])  # a file
+    assert "sums_train.jsonl" in capsys.readouterr().err
     sums.main([str(tmp_path / "again")])
     assert (tmp_path / "again/sums_train.jsonl").read_text() == before
