@@ -90,15 +90,18 @@ def interval(values):
 
 
 def paired(rows, others, measure):
-    """interval() of the differences rows - others over the rng seeds that both have, and these.
-    ValueError if one has an rng seed twice, or two of different base policies would be a pair."""
+    """interval() of the differences rows - others over the rng seeds that both have, and how many;
+    None without a pair of values. ValueError if one has an rng seed twice, or a pair would be of
+    different base policies."""
     mine, theirs = ({row["rng_seed"]: row for row in each} for each in (rows, others))
     both = sorted(seed for seed in mine if seed in theirs)
     if len(mine) < len(rows) or len(theirs) < len(others):
         raise ValueError("two rows of one method have the same rng seed")
     if apart := [seed for seed in both if mine[seed]["base"] != theirs[seed]["base"]]:
         raise ValueError(f"rows of rng seed {apart[0]} are of different base policies")
-    return (*interval([measure(mine[seed]) - measure(theirs[seed]) for seed in both]), len(both))
+    pairs = [(measure(mine[seed]), measure(theirs[seed])) for seed in both]
+    differences = [a - b for a, b in pairs if a is not None and b is not None]
+    return (*interval(differences), len(differences)) if differences else None
 
 
 def verdict(mean, half, sign, n=len(FINAL)):

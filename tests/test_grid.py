@@ -296,6 +296,8 @@ def test_only_rows_of_one_base_are_pairs():
     measure = report.MEASURES["pass@1"][0]
     with pytest.raises(ValueError, match="rng seed 1 are of different base"):
         report.paired(mine, [row("final", "grpo", 1, 0.4, base="another")], measure)
+    assert report.paired(mine, [row("final", "grpo", 7, 0.4)], measure) is None
+    assert report.paired(mine, mine, lambda row: None) is None  # where no token had a gradient
     with pytest.raises(ValueError, match="have the same rng seed"):
         report.paired([*mine, mine[0]], mine, measure)
 
