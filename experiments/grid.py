@@ -62,9 +62,11 @@ ABLATIONS = {
     "oldest snapshot": "--snapshot-choice oldest",
     "newest snapshot": "--snapshot-choice newest",
     "prefix clip 0.5": "--prefix-clip-low 0.5 --prefix-clip-high 0.5",
+    "upper clip 0.28": "--clip-high 0.28",
     "temperature 0.8": "--temperature 0.8",
     "temperature 1.2": "--temperature 1.2",
 }
+OTHERS = ("decoupled", "mask_prefix", "no_correction")  # the method as the factor, all else alike
 # Rows that are compared with each other, where they have the same rng seed.
 TOGETHER = {"tune": "tuning", "seeds": "tuning", "final": "final", "common": "final",
             "control": "final", "ablations": "ablations"}
@@ -135,9 +137,10 @@ def jobs(phase, rows):
         return [job(phase, method, seed, learning_rate(rows, method), setting, split="tune")
                 for seed in TUNING for method in SEEDED for setting in [*SEED_SETTINGS][1:]]
     if phase == "ablations":
-        rate = learning_rate(rows, "thinking_seeds")
-        return [job(phase, "thinking_seeds", seed, rate, name, flags)
-                for seed in ABLATION for name, flags in {"usual": "", **ABLATIONS}.items()]
+        rate, settings = learning_rate(rows, "thinking_seeds"), {"usual": "", **ABLATIONS}
+        return [each for seed in ABLATION for each in (
+            *(job(phase, "thinking_seeds", seed, rate, *one) for one in settings.items()),
+            *(job(phase, method, seed, rate, f"as {method}") for method in OTHERS))]
     rates = {method: learning_rate(rows, method) for method in METHODS}
     settings = {method: seed_setting(rows, method) for method in METHODS}
     # On the way, the step at which as many tokens are generated as by all of grpo.
@@ -200,7 +203,7 @@ def evaluated(job, folder, name, *more):
     keys = "problems samples distinct distinct_correct entropy length no_answer".split()
     kept = {"pass": [round(row[f"pass@{k}"], 5) for k in range(1, samples + 1)],
             **{key: row[key] for key in keys}}
-    if job["split"] == "test":  # of each game: which are solved by one way of sampling alone?
+    if job["split"] == "test":  # of each game: which are solved with seeds alone, or without?
         kept["correct"] = [sum(right) for right in read(out).values()]
     return kept
 
@@ -329,7 +332,7 @@ def run(args, results):
     runs.or_fail(other_bases, left, rows, base_digest())
 
     def work(each):
-        if STOP.is_set() or args.minutes and time.time() > started + 60 * args.minutes:
+        if STOP.is_set() or args.minutes is not None and time.time() > started + 60 * args.minutes:
             return
         try:
             row = do(each, Path(args.runs).resolve() / each["name"])

@@ -10,6 +10,7 @@ What decides a claim is in PROTOCOL.md.
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -19,16 +20,39 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import runs  # noqa: E402
 from eval import pass_at_k  # noqa: E402
-from experiments.grid import ABLATIONS, FINAL, METHODS, SPLITS, TRAIN, WINDOW  # noqa: E402
+from experiments.grid import (  # noqa: E402
+    ABLATIONS, FINAL, METHODS, OTHERS, SPLITS, TOGETHER, TRAIN, WINDOW)
 
 RESULTS = Path(__file__).resolve().parent / "results" / "grid.jsonl"
 
 
-def late(row, key, share):
-    """A metric of training: its mean over the last `share` of the steps."""
-    windows = row["curves"][key]
-    values = [value for value in windows[-round(share * len(windows)) :] if value is not None]
+def curve(row, key):
+    """A metric of training in each window; empty where it would be another measure than that of
+    the same name in other rows."""
+    is_other = ("--temperature" in row["flags"]  # of the tempered policy
+                # without the prefixes, where entropy is highest
+                or row["method"] == "mask_prefix" and key == "entropy_effective"
+                # a row that ended before the snapshot's turn counts as unseeded: they are chosen
+                # by what came out
+                or row["method"] == "suffix" and ("_seeded" in key or "_unseeded" in key))
+    return [] if is_other else row.get("curves", {}).get(key, [])
+
+
+def mean(values):
+    values = [value for value in values if value is not None]
     return fmean(values) if values else None
+
+
+def settled(row, key, less=None):
+    """A metric of training, less another: the mean from the second window on, for before there are
+    hardly any seeds. None if there is no window with a value."""
+    values = curve(row, key)[1:]
+    others = curve(row, less)[1:] if less else [0] * len(values)
+    return mean(a - b for a, b in zip(values, others) if None not in (a, b))
+
+
+def last_fifth(values):
+    return values[len(values) - round(len(values) / 5) :]
 
 
 def evaluation(key):
@@ -40,23 +64,25 @@ def evaluation(key):
 
 
 MEASURES = evaluation("eval") | {  # and of the training
-    "effective entropy": (lambda row: late(row, "entropy_effective", 0.2), "{:.3f}"),
-    "clip_lost": (lambda row: late(row, "clip_lost", 0.9), "{:.3%}"),
-    "on own tokens": (lambda row: late(row, "clip_lost_continuation", 0.9), "{:.3%}"),
-    "on the snapshot's": (lambda row: late(row, "clip_lost_prefix", 0.9), "{:.2%}"),
+    "effective entropy": (lambda row: mean(last_fifth(curve(row, "entropy_effective"))), "{:.3f}"),
+    "clip_lost": (lambda row: settled(row, "clip_lost"), "{:.4%}"),
+    "on own tokens": (lambda row: settled(row, "clip_lost_continuation"), "{:.4%}"),
+    "on the snapshot's": (lambda row: settled(row, "clip_lost_prefix"), "{:.3%}"),
 }
 TRAINING = {  # how different the seeds are from the policy, what they find, and what it costs
-    "KL(snapshot, policy)": (lambda row: late(row, "kl_behaviour_prefix", 0.9), "{:.4f}"),
-    "effective share of seeds": (lambda row: late(row, "ess", 0.9), "{:.3f}"),
-    "reward, seeded": (lambda row: late(row, "reward_seeded", 0.9), "{:.3f}"),
-    "reward, unseeded": (lambda row: late(row, "reward_unseeded", 0.9), "{:.3f}"),
-    "groups solved by seeded rows only": (
-        lambda row: late(row, "solved_seeded_only", 0.9), "{:.2f}"),
-    "by unseeded only": (lambda row: late(row, "solved_unseeded_only", 0.9), "{:.2f}"),
+    "KL(snapshot, policy)": (lambda row: settled(row, "kl_behaviour_prefix"), "{:.4f}"),
+    "effective share of seeds": (lambda row: settled(row, "ess"), "{:.3f}"),
+    "reward": (lambda row: settled(row, "reward"), "{:.3f}"),
+    "of seeded less unseeded rows": (
+        lambda row: settled(row, "reward_seeded", "reward_unseeded"), "{:+.3f}"),
+    "groups solved by seeded rows only": (lambda row: settled(row, "solved_seeded_only"), "{:.2f}"),
+    "by unseeded only": (lambda row: settled(row, "solved_unseeded_only"), "{:.2f}"),
+    "skipped updates": (lambda row: row["skipped_updates"], "{:.0f}"),
     "tokens a step": (lambda row: row["tokens_generated"] / row["steps"], "{:.0f}"),
     "seconds a step, beside other work": (lambda row: row["seconds"] / row["steps"], "{:.2f}"),
 }
-SLOWER = "`grpo` at half its rate"
+SLOWER = "`grpo` at half its rate"  # the control: does training more slowly do the same?
+CONTROLLED = ("2", "4")  # claims that count only beyond it
 AT_ONE_RATE = "at one learning rate"
 CLAIMS = {  # {claim: (measures, comparators, +1 where it is that they are larger)}
     "1": (["pass@1"], ["grpo", "sequence_mix"], 1),
@@ -64,7 +90,7 @@ CLAIMS = {  # {claim: (measures, comparators, +1 where it is that they are large
     "3, against on-policy training": (["clip_lost"], ["grpo"], -1),
     "3, against sequences": (["clip_lost"], ["sequence_mix"], -1),
     "4": (["pass@32", "distinct correct"], ["grpo"], 1),
-    # These decide no claim. The last is a control: does training more slowly do the same?
+    # These decide no claim.
     f"1, {AT_ONE_RATE}": (["pass@1"], ["grpo", "sequence_mix"], 1),
     f"2, {AT_ONE_RATE}": (["entropy", "effective entropy"], ["grpo"], 1),
     f"4, {AT_ONE_RATE}": (["pass@32", "distinct correct"], ["grpo"], 1),
@@ -112,6 +138,8 @@ def verdict(mean, half, sign, n=len(FINAL)):
 
 def cell(mean, half, form, sign=""):
     form = form.replace(":", f":{sign}") if "+" not in form else form
+    if not form.format(abs(mean)).strip("+0.%"):
+        mean = 0.0  # instead of -0.000
     return form.format(mean) + ("" if half is None else f" ± {form.replace('+', '').format(half)}")
 
 
@@ -124,7 +152,8 @@ def markdown(header, lines):
 def of_phase(rows, phase):
     """{method, or setting of an ablation: its rows}, in the order of METHODS or ABLATIONS."""
     key = "setting" if phase == "ablations" else "method"
-    order = ["usual", *ABLATIONS] if phase == "ablations" else ["start", *METHODS]
+    settings = ["usual", *ABLATIONS, *(f"as {method}" for method in OTHERS)]
+    order = settings if phase == "ablations" else ["start", *METHODS]
     found = {name: [row for row in rows if row["phase"] == phase and row[key] == name]
              for name in order}
     return {name: each for name, each in found.items() if each}
@@ -158,28 +187,50 @@ def half_seeded(row):
                  for a, b in zip(row["eval"]["correct"], row["eval_seeded"]["correct"]))
 
 
-def table(groups, against, measures=MEASURES, flags=False):
-    """A line a method: each measure with its interval, the first also as paired differences."""
-    lines, first = [], [*measures][0]
+def alone(row, other):
+    """The share of games with a right sample in this evaluation, and none in the other one."""
+    return fmean(a > 0 == b for a, b in zip(row["correct"], other["correct"]))
+
+
+def table(groups, measures=MEASURES, flags=False):
+    """A line a method: each measure with its interval over rng seeds."""
+    lines = []
     for name, rows in groups.items():
         line = [code(name), str(len(rows))]
         for key, (measure, form) in measures.items():
-            is_there = "curves" in rows[0] or key in evaluation("eval")  # nothing was trained
-            values = [*map(measure, rows)] if is_there else [None]
-            line.append("-" if None in values
-                        else form.format(fmean(values)) if "seconds" in key  # by no chance
-                        else cell(*interval(values), form))
-            line += [cell(*paired(rows, groups[other], measure)[:2], form, "+")
-                     if other in groups and other != name else "-"
-                     for other in against if key == first]
+            values = [*map(measure, rows)]
+            # of the start and of the clock the rng seeds tell nothing
+            has_interval = "curves" in rows[0] and "seconds" not in key
+            line.append("-" if None in values else cell(*interval(values), form) if has_interval
+                        else form.format(fmean(values)))
         lines.append([*line, *[flags_of(rows[0])] * flags])
-    header = ["", "rng seeds", first, *(f"less {code(other)}" for other in against)]
-    return markdown([*header, *[*measures][1:], *["flags"] * flags], lines)
+    return markdown(["", "rng seeds", *measures, *["flags"] * flags], lines)
+
+
+def differences(groups, other, measures=MEASURES):
+    """A line a method: what each measure is above that of the other method, paired by rng seed."""
+    lines = []
+    for name, rows in groups.items():
+        found = {key: paired(rows, groups[other], measure)
+                 for key, (measure, _form) in measures.items()}
+        pairs = max((each[2] for each in found.values() if each), default=0)
+        if name not in (other, "start") and pairs:
+            lines.append([code(name), str(pairs), *(
+                cell(*each[:2], measures[key][1], "+") if each else "-"
+                for key, each in found.items())])
+    return markdown(["", "pairs", *measures], lines)
 
 
 def claims(final, same_rate):
     """A line a claim and comparison: the difference of `thinking_seeds`, what it says, and that of
     `decoupled`; and in the last column what all lines of a claim say together."""
+    def compared_to(other, measure, groups, method="thinking_seeds"):
+        is_there = method in groups and other in groups
+        return paired(groups[method], groups[other], measure) if is_there else None
+
+    def says(found, sign):
+        return verdict(found[0], found[1], sign, found[2]) if found else "undecided"
+
     lines = []
     for number, (measures, others, sign) in CLAIMS.items():
         groups = same_rate if AT_ONE_RATE in number else final
@@ -189,14 +240,18 @@ def claims(final, same_rate):
         for key in measures:
             measure, form = MEASURES[key]
             for other in others:
-                two = [paired(groups[method], groups[other], measure)
-                       if method in groups and other in groups else None
+                two = [compared_to(other, measure, groups, method)
                        for method in ("thinking_seeds", "decoupled")]
-                said = two[0] and verdict(two[0][0], two[0][1], sign, two[0][2])
+                said = says(two[0], sign)
+                beyond = [says(compared_to(SLOWER, each, groups), 1)
+                          for each in (measure, MEASURES["pass@1"][0])]
+                if number in CONTROLLED and said == "holds" and "holds" not in beyond:
+                    said = "undecided: so does the control"
                 mine.append([number, key, "higher" if sign > 0 else "lower", code(other),
                              *("-" if each is None else cell(*each[:2], form, "+")
-                               for each in two), said or "undecided"])
-        lines += [[*line, together([line[-1] for line in mine])] for line in mine]
+                               for each in two), said])
+        all_of_it = "-" if number == "control" else together([line[-1] for line in mine])
+        lines += [[*line, all_of_it] for line in mine]
     return markdown(["claim", "measure", "claimed", "than", "`thinking_seeds`", "`decoupled`",
                      "says", "together"], lines)
 
@@ -209,7 +264,7 @@ def together(verdicts):
     """Of all lines of a claim: it holds where all do, and is refuted where one is."""
     if "refuted" in verdicts:
         return "refuted"
-    return "undecided" if "undecided" in verdicts else "holds"
+    return "holds" if {*verdicts} == {"holds"} else "undecided"
 
 
 def at_one_rate(rows):
@@ -222,12 +277,11 @@ def at_one_rate(rows):
 
 
 def origin(rows):
-    """Where rows come from: machines, bases and commits, each with its number of rows."""
-    lines = []
-    for key, of in (("machine", "machine"), ("base policy", "base"), ("commit", "git_commit")):
-        for value in sorted({str(row.get(of)) for row in rows}):
-            lines.append([key, value, str(sum(str(row.get(of)) == value for row in rows))])
-    return markdown(["", "", "trainings"], lines)
+    """Where trainings come from: their number for each machine, base and commit of each part."""
+    found = Counter((TOGETHER[row["phase"]], row["machine"], row["base"], row["git_commit"])
+                    for row in rows if row["method"] != "start")
+    lines = [[*each, str(count)] for each, count in sorted(found.items())]
+    return markdown(["part", "machine", "base policy", "commit", "trainings"], lines)
 
 
 def report(rows):
@@ -235,17 +289,23 @@ def report(rows):
     final = of_phase(rows, "final")
     if final:
         shown = compared(rows)
-        yield "What is compared", table(shown, ["grpo", "sequence_mix"], flags=True)
+        yield "What is compared", table(shown, flags=True)
+        for other in ("grpo", SLOWER, "sequence_mix"):
+            if other in shown:
+                yield f"Less {code(other)}", differences(shown, other)
         yield "Claims", claims(shown, at_one_rate(rows))
-        trained = {name: each for name, each in shown.items() if name != "start"}
-        yield "In training", table(trained, [], TRAINING)
-    equal = {name: [{**row, "equal_tokens": row.get("equal_tokens", row["eval"])} for row in each]
-             for name, each in final.items() if name != "start"}
-    if equal:
-        measures = evaluation("equal_tokens") | {
-            "at step": (lambda row: row["stop"], "{:.0f}"), "tokens": (generated, "{:.0f}")}
-        yield "At equal generated tokens", table(equal, ["grpo"], measures)
-        seeded = {name: each for name, each in equal.items() if "eval_seeded" in each[0]}
+        trained = {name: [{**row, "equal_tokens": row.get("equal_tokens", row["eval"])}
+                          for row in each] for name, each in shown.items() if name != "start"}
+        yield "In training", table(trained, TRAINING)
+        measures = evaluation("equal_tokens")
+        for other in ("grpo", "sequence_mix"):
+            if other in trained:
+                yield (f"At equal generated tokens, less {code(other)}",
+                       differences(trained, other, measures))
+        measures |= {"at step": (lambda row: row["stop"] or row["steps"], "{:.0f}"),
+                     "tokens": (generated, "{:.0f}")}
+        yield "At equal generated tokens", table(trained, measures)
+        seeded = {name: each for name, each in trained.items() if "eval_seeded" in each[0]}
         measures = evaluation("eval_seeded")
         del measures["entropy"]  # it would be the policy's, at tokens that a snapshot wrote
         for key, (with_seeds, form) in [*measures.items()]:
@@ -254,13 +314,18 @@ def report(rows):
                 lambda row, a=with_seeds, b=without: a(row) - b(row), form.replace(":", ":+"))
         measures["gain in pass@32 by 16 of 32"] = (
             lambda row: half_seeded(row) - row["eval"]["pass"][-1], "{:+.3f}")
-        yield "Sampled with seeds", table(seeded, [], measures)
+        measures["games solved with seeds only"] = (
+            lambda row: alone(row["eval_seeded"], row["eval"]), "{:.3f}")
+        measures["without only"] = (lambda row: alone(row["eval"], row["eval_seeded"]), "{:.3f}")
+        yield "Sampled with seeds", table(seeded, measures)
     same = at_one_rate(rows)
     if "common" in phases(same):
         rate = same["grpo"][0]["learning_rate"]
-        yield f"At one learning rate, {rate}", table(same, ["grpo", "sequence_mix"])
+        yield f"At one learning rate, {rate}", table(same)
     if ablations := of_phase(rows, "ablations"):
-        yield "One factor at a time", table(ablations, ["usual"], flags=True)
+        yield "One factor at a time", table(ablations, flags=True)
+        if "usual" in ablations:
+            yield "One factor at a time, less usual", differences(ablations, "usual")
     tuned = {}
     for row in rows:
         if row["phase"] in ("tune", "seeds"):
@@ -283,34 +348,37 @@ def draw(rows, path):
     from matplotlib.figure import Figure
 
     groups = compared(rows)
-    figure = Figure(figsize=(13, 8), layout="constrained")
-    axes = figure.subplots(2, 2)
-    for axis, (key, title) in zip(axes.flat, (
-            ("entropy", "entropy in training, nats per token"),
-            ("clip_lost", "share of the gradient lost to clipping"),
-            ("reward", "reward in training"))):
+    figure = Figure(figsize=(17, 9), layout="constrained")
+    axes = iter(figure.subplots(2, 3).T.flat)
+    for key, title in (("entropy", "entropy in training, nats per token"),
+                       ("entropy_effective", "effective entropy in training"),
+                       ("clip_lost", "share of the gradient lost to clipping"),
+                       ("reward", "reward in training")):
+        axis = next(axes)
         for color, (name, each) in enumerate(groups.items()):
-            if name == "start":
-                continue
-            windows = [*zip(*(row["curves"][key] for row in each))]
+            windows = [*zip(*(curve(row, key) for row in each))]
             steps = [WINDOW * (i + 0.5) for i, window in enumerate(windows) if None not in window]
             values = [window for window in windows if None not in window]
             axis.plot(steps, [fmean(window) for window in values], color=f"C{color}")
             axis.fill_between(steps, [*map(min, values)], [*map(max, values)], color=f"C{color}",
                               alpha=0.12, linewidth=0)
         axis.set(title=title, xlabel="step")
-    axis = axes.flat[3]
-    for color, (name, each) in enumerate(groups.items()):
-        for key, style in (("eval", "-"), ("eval_seeded", ":")):
-            if key in each[0]:
-                curve = [fmean(values) for values in zip(*(row[key]["pass"] for row in each))]
-                axis.plot(range(1, len(curve) + 1), curve, style, color=f"C{color}",
-                          label=name.replace("`", "") if key == "eval" else None)
-    axis.set_xscale("log", base=2)
+        if key == "clip_lost":
+            axis.set_yscale("symlog", linthresh=1e-5)
+            axis.set_ylim(bottom=0)
     ks = [2 ** i for i in range(6)]
-    axis.set(title="pass@k, held out (dotted: sampled with seeds)", xlabel="k")
-    axis.set_xticks(ks, ks)
-    axis.legend(fontsize="small", framealpha=0.4)
+    for key, title in (("eval", "pass@k, held out"),
+                       ("eval_seeded", "pass@k, held out, sampled with seeds")):
+        axis = next(axes)
+        for color, (name, each) in enumerate(groups.items()):
+            shown = key if key in each[0] else "eval"  # the start has no seeds
+            passed = [fmean(values) for values in zip(*(row[shown]["pass"] for row in each))]
+            axis.plot(range(1, len(passed) + 1), passed, "-" if shown == key else "--",
+                      color=f"C{color}", label=name.replace("`", ""))
+        axis.set_xscale("log", base=2)
+        axis.set(title=title, xlabel="k")
+        axis.set_xticks(ks, ks)
+        axis.legend(fontsize="small", framealpha=0.4)
     with runs.writing(path):
         figure.savefig(path, dpi=100)
 

@@ -33,11 +33,12 @@ def main(argv=None):
     rows = problems(random.Random(0), sum(SIZES.values()))
     with runs.writing(args.out):
         args.out.mkdir(parents=True, exist_ok=True)
-    for name, size in SIZES.items():
-        path = args.out / f"sums_{name}.jsonl"
+    paths = {name: args.out / f"sums_{name}.jsonl" for name in SIZES}
+    for path in paths.values():
         if path.exists():
             runs.fail(f"{path} exists already: give another folder, or remove it")
-        part, rows = rows[:size], rows[size:]
+    for name, path in paths.items():
+        part, rows = rows[: SIZES[name]], rows[SIZES[name] :]
         with runs.writing(path):
             path.write_text("".join(json.dumps(row) + "\n" for row in part))
 

@@ -21,7 +21,8 @@ def row(phase, method, rng_seed, pass_1, rate="4e-5", setting="usual", tokens=10
             "setting": setting, "name": f"{phase}-{method}-{rate}-{setting}-{rng_seed}",
             "eval": evaluation(0), "eval_seeded": evaluation(0.05), "steps": 10, "seconds": 20,
             "flags": f"{grid.TRAIN} --method {method}  --learning-rate {rate} --rng-seed 0",
-            "base": "base", "stop": 300,
+            "base": "base", "stop": 300, "machine": "a CPU", "git_commit": "abc",
+            "skipped_updates": 0,
             "tokens_generated": tokens, "curves": {
                 "entropy_effective": [0.9] * 8 + [0.1, 0.3], "clip_lost": clip_lost,
                 "clip_lost_continuation": clip_lost,
@@ -84,10 +85,12 @@ def test_the_final_runs_take_what_was_tuned_and_fresh_rng_seeds():
     control = [job for job in jobs if job["phase"] == "control"]
     assert {(job["method"], job["learning_rate"]) for job in control} == {("grpo", "3.8e-06")}
     ablations = grid.jobs("ablations", rows)
-    assert len(ablations) == 3 * (1 + len(grid.ABLATIONS))
+    assert len(ablations) == 3 * (1 + len(grid.ABLATIONS) + len(grid.OTHERS))
+    other = next(job for job in ablations if job["setting"] == "as decoupled")
+    assert other["flags"] == ablations[0]["flags"].replace("thinking_seeds", "decoupled")
 
 
-def test_all_flags_of_all_jobs_are_train_pys(monkeypatch):
+def test_all_flags_of_all_jobs_are_train_pys():
     import train
 
     rows = tuned()
@@ -254,21 +257,32 @@ def test_the_tables_have_the_numbers_of_the_rows():
         for setting, value in (("oldest snapshot", 0.3), ("usual", 0.2)):
             rows.append(row("ablations", "thinking_seeds", seed, value, setting=setting))
     tables = dict(report.report(rows))
+    slower = report.SLOWER
     assert [*tables] == [
-        "What is compared", "Claims", "In training", "At equal generated tokens",
-        "Sampled with seeds", "At one learning rate, 7.5e-6", "One factor at a time", "Tuning",
-        "Where the rows come from"]
+        "What is compared", "Less `grpo`", f"Less {slower}", "Less `sequence_mix`", "Claims",
+        "In training", "At equal generated tokens, less `grpo`",
+        "At equal generated tokens, less `sequence_mix`", "At equal generated tokens",
+        "Sampled with seeds", "At one learning rate, 7.5e-6", "One factor at a time",
+        "One factor at a time, less usual", "Tuning", "Where the rows come from"]
     lines = tables["What is compared"].splitlines()
-    assert len(lines) == 2 + 9 + 1 and lines[2].startswith("| start | 5 | 0.200")
+    # the start is one base policy: of it the rng seeds tell nothing
+    assert len(lines) == 2 + 9 + 1 and lines[2].startswith("| start | 5 | 0.200 | 0.600 |")
     # grpo: 0.300 to 0.304, mean 0.302, sd 0.00158, half 2.776 * 0.00158 / 5 ** 0.5 = 0.00196
     grpo = next(line for line in lines if "| `grpo` |" in line)
-    assert "| `grpo` | 5 | 0.302 ± 0.002 | - |" in grpo
+    assert "| `grpo` | 5 | 0.302 ± 0.002 | 0.702 ± 0.002 |" in grpo
     assert grpo.endswith("| `--method grpo --learning-rate 7.5e-6` |")
+    # effective entropy: the last fifth of 10 windows; clip_lost: all but the first
+    assert "0.200 ± 0.000" in grpo and f"{(0.5 + 9 * 0.0302) / 10:.4%}" in grpo
+    assert grpo.count("| - |") == 1  # on the snapshot's tokens
+    less = tables["Less `grpo`"].splitlines()
+    assert len(less) == 2 + 7 + 1 and "| `grpo` |" not in tables["Less `grpo`"]
     # thinking_seeds is 0.02 above it, and 0.002 more a seed: 0.024 +- 2 * 0.00196
-    assert "+0.024 ± 0.004" in next(line for line in lines if "thinking_seeds" in line)
-    # effective entropy: the last fifth of 10 windows; clip_lost: all but the first tenth
-    assert "0.200 ± 0.000" in grpo and f"{(0.5 + 9 * 0.0302) / 10:.3%}" in grpo
-    assert grpo.count("| - |") == 2  # less itself, and on the snapshot's tokens
+    seeds = next(line for line in less if "thinking_seeds" in line)
+    assert seeds.startswith("| `thinking_seeds` | 5 | +0.024 ± 0.004 | +0.024 ± 0.004 | +0.10 ±")
+    # the same effective entropy in all rows, and not the same in that of mask_prefix
+    assert "| +0.000 ± 0.000 |" in seeds
+    masked = next(line for line in less if "mask_prefix" in line)
+    assert masked.count("| - |") == 2 and "| - | +" in masked
     claimed = tables["Claims"].splitlines()
     # sequence_mix is better: one line of the first claim holds, the other is refuted
     assert claimed[2] == ("| 1 | pass@1 | higher | `grpo` | +0.024 ± 0.004 | +0.036 ± 0.006 "
@@ -277,7 +291,8 @@ def test_the_tables_have_the_numbers_of_the_rows():
     assert any("3, against on-policy" in line and "| refuted | refuted |" in line
                for line in claimed)
     # but the slower grpo, 0.1 below grpo, would be a rival that is beaten
-    assert any("| control | pass@1 |" in line and "+0.124 ± 0.004 |" in line for line in claimed)
+    assert any("| control | pass@1 |" in line and "+0.124 ± 0.004 |" in line
+               and line.endswith("| holds | - |") for line in claimed)
     # at one rate the others have 0.1 more, and half of it in entropy
     assert any("one learning rate | entropy" in line and "+0.062 ± 0.002" in line
                for line in claimed)
@@ -285,10 +300,67 @@ def test_the_tables_have_the_numbers_of_the_rows():
     assert "+0.050 ± 0.000" in seeded  # gained by seeds
     # of three games one is always solved, one never, and one by 1 of 32 seeded samples: by 16 of
     # them in half of all cases. pass@32 without seeds, of the row, is 0.4 more than pass@1
-    assert seeded.endswith(f"| {1.5 / 3 - 0.702:+.3f} ± 0.002 |")
+    assert f"| {1.5 / 3 - 0.702:+.3f} ± 0.002 |" in seeded
+    assert seeded.endswith("| 0.333 ± 0.000 | 0.000 ± 0.000 |")  # one solved by seeds alone
+    trained = tables["In training"].splitlines()
+    # what a suffix does to a row depends on what its beginning came to
+    assert [line.count(" - ") for line in trained if "suffix" in line] == [4]
+    assert [line.count(" - ") for line in trained if "`decoupled`" in line] == [2]
+    assert all(" ± " not in line.split("|")[-2] for line in trained)  # seconds
+    assert tables["Where the rows come from"].endswith("| tuning | a CPU | base | abc | 72 |")
     # 7.5e-6: grpo's final runs, and the common ones of the other methods
     assert tables["At one learning rate, 7.5e-6"].count("\n") == 1 + 8
     assert "| oldest snapshot | 5 |" in tables["One factor at a time"]
+    assert "| oldest snapshot | 5 | +0.100 ± 0.000 |" in tables["One factor at a time, less usual"]
+
+
+def test_a_measure_of_another_policy_is_not_shown():
+    hot = row("ablations", "thinking_seeds", 0, 0.3)
+    hot["flags"] += " --temperature 1.2"
+    for key, (measure, _form) in report.MEASURES.items():
+        assert (measure(hot) is None) == (key not in report.evaluation("eval"))
+
+
+def test_what_the_slower_control_does_as_well_is_no_evidence():
+    def five(phase, method, value):
+        return [row(phase, method, seed, value + seed / 1000) for seed in grid.FINAL]
+
+    def said(slow_pass, slow_entropy):
+        slow = five("control", "grpo", slow_pass)
+        for each in slow:
+            each["eval"]["entropy"] = slow_entropy
+        groups = {"grpo": five("final", "grpo", 0.2), report.SLOWER: slow,
+                  "thinking_seeds": five("final", "thinking_seeds", 0.3)}
+        lines = report.claims(groups, {}).splitlines()
+        line = next(line for line in lines if line.startswith("| 2 | entropy |"))
+        return line.split(" | ")[-2]
+
+    assert said(0.2, 0.0) == "holds"  # above the control in entropy and in pass@1
+    assert said(0.4, 0.0) == "holds"  # above it in entropy
+    assert said(0.2, 0.9) == "holds"  # below, but with more right answers
+    assert said(0.4, 0.9) == "undecided: so does the control"
+    assert report.together(["holds", "undecided: so does the control"]) == "undecided"
+
+
+def test_the_figure_has_a_line_a_method(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **kw: drawn.append(figure))
+    start = row("final", "start", 0, 0.2)
+    del start["curves"], start["eval_seeded"]
+    report.draw([start, row("final", "grpo", 0, 0.3), row("final", "mask_prefix", 0, 0.4),
+                 row("control", "grpo", 0, 0.1)], tmp_path / "grid.png")
+    lines = {axis.get_title(): [list(line.get_ydata()) for line in axis.lines]
+             for axis in drawn[0].axes}
+    assert len(lines) == 6
+    entropy = lines["entropy in training, nats per token"]
+    assert entropy == [[], [0.3] * 10, [0.4] * 10, [0.1] * 10]  # not of the start
+    assert [len(each) for each in lines["effective entropy in training"]] == [0, 10, 0, 10]
+    passed = [[pytest.approx(value), pytest.approx(value + 0.4)] for value in (0.2, 0.3, 0.4, 0.1)]
+    assert lines["pass@k, held out"] == passed
+    seeded = lines["pass@k, held out, sampled with seeds"]
+    assert seeded[0] == passed[0] and seeded[1] == [pytest.approx(0.35), pytest.approx(0.75)]
 
 
 def test_only_rows_of_one_base_are_pairs():
@@ -314,10 +386,12 @@ def test_no_verdict_before_all_rng_seeds_are_there():
 def test_the_committed_tables_and_the_readmes_are_those_of_the_rows(capsys):
     assert report.main([]) == 0
     assert capsys.readouterr().out == (report.RESULTS.parent / "tables.md").read_text()
-    readme = (grid.ROOT / "README.md").read_text()
-    for title, text in report.report(grid.runs.rows_of(report.RESULTS)):
-        if title in ("What is compared", "Claims"):
-            assert text in readme
+    rows = grid.runs.rows_of(report.RESULTS)
+    tables, readme = dict(report.report(rows)), (grid.ROOT / "README.md").read_text()
+    left = {job["name"] for job in grid.jobs("final", rows)} - {row["name"] for row in rows}
+    if not left:  # before, the README says that they are under way
+        assert tables["What is compared"] in readme and tables["Claims"] in readme
+        assert tables["Less `grpo`"] in readme and grid.TRAIN in readme
 
 
 def test_without_rows_it_says_so(tmp_path, capsys):
