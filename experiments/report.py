@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections import Counter
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 import mpmath
 
@@ -284,7 +284,33 @@ def origin(rows):
     return markdown(["part", "machine", "base policy", "commit", "trainings"], lines)
 
 
-def report(rows):
+def pretrained(folder):
+    """A line a training of the second setting: metrics.jsonl of train.py, kept as sums-NAME.jsonl.
+    Brackets are intervals over problems."""
+    lines = []
+    for path in sorted(folder.glob("sums-*.jsonl")):
+        rows = runs.rows_of(path)
+        (before, *_, after), train = ([row for row in rows if row["kind"] == kind]
+                                      for kind in ("eval", "train"))
+        line = [f"`{path.stem.removeprefix('sums-')}`", str(len(train))]
+        for key in ("pass@1", "pass@8"):
+            line += ["{:.3f} [{:.3f}, {:.3f}]".format(
+                *(row[key + end] for end in ("", "_low", "_high"))) for row in (before, after)]
+        line += [f"{row['entropy']:.3f}" for row in (before, after)]
+        for key, form in (("reward", "{:.3f}"), ("kl_behaviour_prefix", "{:.4f}"),
+                          ("clip_lost", "{:.2%}"), ("snapshot_share", "{:.3f}")):
+            value = mean(row[key] for row in train[len(train) // 2 :])
+            line.append("-" if value is None else form.format(value))
+        seconds = median(sum(row[key] for key in row if "seconds_" in key) for row in train)
+        lines.append([*line, f"{seconds:.1f}"])
+    return markdown([
+        "method and rng seed", "steps", "pass@1 before", "after", "pass@8 before", "after",
+        "entropy before", "after", "of the second half of the steps: reward",
+        "KL(snapshot, policy)", "clip_lost", "share of the snapshot's tokens", "seconds a step",
+    ], lines) if lines else None
+
+
+def report(rows, folder=RESULTS.parent):
     """Yields (title, markdown) of each table that there are rows for."""
     final = of_phase(rows, "final")
     if final:
@@ -341,6 +367,8 @@ def report(rows):
         header = ["", "learning rate", "setting of seeds", "rng seeds", *shown]
         yield "Tuning", markdown([key.replace("32", "16") for key in header], lines)
     yield "Where the rows come from", origin(rows)
+    if second := pretrained(folder):
+        yield "A pretrained model on sums", second
 
 
 def draw(rows, path):
@@ -392,7 +420,7 @@ def main(argv=None):
     rows = runs.or_fail(runs.rows_of, Path(args.results))
     if not rows:
         runs.fail(f"--results {args.results}: there are no rows; run experiments/grid.py first")
-    for title, text in report(rows):
+    for title, text in report(rows, Path(args.results).parent):
         print(f"{title}\n\n{text}\n")
     if args.figure:
         draw(rows, Path(args.figure))

@@ -104,6 +104,11 @@ def test_all_flags_of_all_jobs_are_train_pys():
                     train.Ring(args.ring_size, args.snapshot_every, args.min_lag)
 
 
+def read_train(folder):
+    lines = (folder / "train/metrics.jsonl").read_text().splitlines()
+    return [each for each in map(json.loads, lines) if each["kind"] == "train"]
+
+
 def test_a_job_from_start_to_row(tmp_path, monkeypatch):
     monkeypatch.setenv("THINKING_SEEDS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(grid, "base_digest", lambda: "base")
@@ -121,9 +126,10 @@ def test_a_job_from_start_to_row(tmp_path, monkeypatch):
     assert scripts == ["train.py", "eval.py", "train.py", "eval.py", "eval.py"]
     assert got["steps"] == 4 and len(got["eval"]["pass"]) == 4 == got["eval"]["samples"]
     assert got["eval"]["problems"] == got["equal_tokens"]["problems"] == 3
+    made = [each["tokens_generated"] for each in read_train(tmp_path / "run")]
+    assert got["equal_tokens"]["tokens_generated"] == sum(made[:3]) < sum(made)
     assert got["eval"] != got["eval_seeded"] and got["curves"]["clip_lost"].__len__() == 1
-    metrics = (tmp_path / "run/train/metrics.jsonl").read_text().splitlines()
-    train = [each for each in map(json.loads, metrics) if each["kind"] == "train"]
+    train = read_train(tmp_path / "run")
     assert got["tokens_generated"] == sum(each["tokens_generated"] for each in train) > 4 * 8
     rewards = [each["reward"] for each in train]
     assert got["curves"]["reward"] == [pytest.approx(sum(rewards) / 4, rel=1e-4)]
@@ -312,6 +318,22 @@ def test_the_tables_have_the_numbers_of_the_rows():
     assert tables["At one learning rate, 7.5e-6"].count("\n") == 1 + 8
     assert "| oldest snapshot | 5 |" in tables["One factor at a time"]
     assert "| oldest snapshot | 5 | +0.100 ± 0.000 |" in tables["One factor at a time, less usual"]
+
+
+def test_the_second_setting_is_read_from_the_metrics_of_trainings(tmp_path):
+    def evaluation(value):
+        return {"kind": "eval", "pass@1": value, "pass@1_low": value - 0.1,
+                "pass@1_high": value + 0.1, "pass@8": 2 * value, "pass@8_low": 0,
+                "pass@8_high": 1, "entropy": 1 - value}
+
+    train = [{"kind": "train", "reward": step / 10, "kl_behaviour_prefix": None, "seconds_a": 1,
+              "clip_lost": 0.01, "snapshot_share": 0.0, "seconds_b": step} for step in range(4)]
+    rows = [evaluation(0.2), *train[:2], evaluation(0.9), *train[2:], evaluation(0.4)]
+    assert report.pretrained(tmp_path) is None
+    (tmp_path / "sums-grpo-0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert report.pretrained(tmp_path).splitlines()[-1] == (
+        "| `grpo-0` | 4 | 0.200 [0.100, 0.300] | 0.400 [0.300, 0.500] | 0.400 [0.000, 1.000] "
+        "| 0.800 [0.000, 1.000] | 0.800 | 0.600 | 0.250 | - | 1.00% | 0.000 | 2.5 |")
 
 
 def test_a_measure_of_another_policy_is_not_shown():

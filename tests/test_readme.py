@@ -54,6 +54,8 @@ def test_the_other_commands_and_flags_exist(monkeypatch):
             words = ["python", *words[3:]]
         if words[:1] == ["python"] and words[1] in scripts:
             scripts[words[1]](words[2:])
+        elif words[:1] == ["python"] and words[1].endswith(".py"):
+            assert (ROOT / words[1]).exists(), words[1]
     assert command("python -m pytest") == ["python", "-m", "pytest", "-q", "tests"]
     known = {
         flag
