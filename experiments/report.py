@@ -199,8 +199,8 @@ def table(groups, measures=MEASURES, flags=False):
         line = [code(name), str(len(rows))]
         for key, (measure, form) in measures.items():
             values = [*map(measure, rows)]
-            # of the start and of the clock the rng seeds tell nothing
-            has_interval = "curves" in rows[0] and "seconds" not in key
+            # of the start, of the clock and of plain counts the rng seeds tell nothing
+            has_interval = "curves" in rows[0] and "seconds" not in key and ".0f" not in form
             line.append("-" if None in values else cell(*interval(values), form) if has_interval
                         else form.format(fmean(values)))
         lines.append([*line, *[flags_of(rows[0])] * flags])
@@ -246,7 +246,7 @@ def claims(final, same_rate):
                 beyond = [says(compared_to(SLOWER, each, groups), 1)
                           for each in (measure, MEASURES["pass@1"][0])]
                 if number in CONTROLLED and said == "holds" and "holds" not in beyond:
-                    said = "undecided: so does the control"
+                    said = "undecided: not above the control"
                 mine.append([number, key, "higher" if sign > 0 else "lower", code(other),
                              *("-" if each is None else cell(*each[:2], form, "+")
                                for each in two), said])
