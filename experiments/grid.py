@@ -153,7 +153,8 @@ def jobs(phase, rows):
             for method in METHODS)]
         found += [job("common", method, seed, rates["grpo"], settings[method])
                   for method in COMMON if rates[method] != rates["grpo"]]
-        found += [job("control", "grpo", seed, f"{float(rates['grpo']) / 2:.2g}")]
+        found += [job("control", method, seed, f"{float(rates[method]) / 2:.2g}")
+                  for method in ("grpo", "thinking_seeds")]
     return found
 
 

@@ -44,11 +44,14 @@ def mean(values):
 
 
 def settled(row, key, less=None):
-    """A metric of training, less another: the mean from the second window on, for before there are
-    hardly any seeds. None if there is no window with a value."""
+    """A metric of training: the mean from the second window on, for before there are hardly any
+    seeds. Less another one: of the windows that have both, but for the first of them, where one may
+    be of fewer steps than the other. None if there is no such window."""
     values = curve(row, key)[1:]
-    others = curve(row, less)[1:] if less else [0] * len(values)
-    return mean(a - b for a, b in zip(values, others) if None not in (a, b))
+    if less:
+        pairs = zip(values, curve(row, less)[1:])
+        values = [a - b for a, b in pairs if None not in (a, b)][1:]
+    return mean(values)
 
 
 def last_fifth(values):
@@ -70,6 +73,7 @@ MEASURES = evaluation("eval") | {  # and of the training
     "on the snapshot's": (lambda row: settled(row, "clip_lost_prefix"), "{:.3%}"),
 }
 TRAINING = {  # how different the seeds are from the policy, what they find, and what it costs
+    "share of the snapshot's tokens": (lambda row: settled(row, "snapshot_share"), "{:.3f}"),
     "KL(snapshot, policy)": (lambda row: settled(row, "kl_behaviour_prefix"), "{:.4f}"),
     "effective share of seeds": (lambda row: settled(row, "ess"), "{:.3f}"),
     "reward": (lambda row: settled(row, "reward"), "{:.3f}"),
@@ -77,12 +81,15 @@ TRAINING = {  # how different the seeds are from the policy, what they find, and
         lambda row: settled(row, "reward_seeded", "reward_unseeded"), "{:+.3f}"),
     "groups solved by seeded rows only": (lambda row: settled(row, "solved_seeded_only"), "{:.2f}"),
     "by unseeded only": (lambda row: settled(row, "solved_unseeded_only"), "{:.2f}"),
+    "the first less the second": (
+        lambda row: settled(row, "solved_seeded_only", "solved_unseeded_only"), "{:+.2f}"),
     "skipped updates": (lambda row: row["skipped_updates"], "{:.0f}"),
     "tokens a step": (lambda row: row["tokens_generated"] / row["steps"], "{:.0f}"),
     "seconds a step, beside other work": (lambda row: row["seconds"] / row["steps"], "{:.2f}"),
 }
 SLOWER = "`grpo` at half its rate"  # the control: does training more slowly do the same?
 CONTROLLED = ("2", "4")  # claims that count only beyond it
+DECIDED = ("1", "2", "3, against on-policy training", "3, against sequences", "4")
 AT_ONE_RATE = "at one learning rate"
 CLAIMS = {  # {claim: (measures, comparators, +1 where it is that they are larger)}
     "1": (["pass@1"], ["grpo", "sequence_mix"], 1),
@@ -161,8 +168,9 @@ def of_phase(rows, phase):
 
 def compared(rows):
     """The groups of the main table: the final runs of every method, and the control."""
-    control = of_phase(rows, "control").values()
-    return {**of_phase(rows, "final"), **{SLOWER: each for each in control}}
+    control = of_phase(rows, "control").items()
+    return {**of_phase(rows, "final"),
+            **{f"{code(method)} at half its rate": each for method, each in control}}
 
 
 def code(name):
@@ -216,7 +224,7 @@ def differences(groups, other, measures=MEASURES):
         pairs = max((each[2] for each in found.values() if each), default=0)
         if name not in (other, "start") and pairs:
             lines.append([code(name), str(pairs), *(
-                cell(*each[:2], measures[key][1], "+") if each else "-"
+                cell(*each[:2], measures[key][1], "+") if each and each[2] == pairs else "-"
                 for key, each in found.items())])
     return markdown(["", "pairs", *measures], lines)
 
@@ -243,14 +251,16 @@ def claims(final, same_rate):
                 two = [compared_to(other, measure, groups, method)
                        for method in ("thinking_seeds", "decoupled")]
                 said = says(two[0], sign)
-                beyond = [says(compared_to(SLOWER, each, groups), 1)
-                          for each in (measure, MEASURES["pass@1"][0])]
-                if number in CONTROLLED and said == "holds" and "holds" not in beyond:
-                    said = "undecided: not above the control"
+                control = [compared_to(SLOWER, each, groups)
+                           for each in (measure, MEASURES["pass@1"][0])]
+                if (number in CONTROLLED and said == "holds"
+                        and "holds" not in [says(each, 1) for each in control]):
+                    is_there = all(each and each[2] == len(FINAL) for each in control)
+                    said = "undecided" + ": not above the control" * is_there
                 mine.append([number, key, "higher" if sign > 0 else "lower", code(other),
                              *("-" if each is None else cell(*each[:2], form, "+")
                                for each in two), said])
-        all_of_it = "-" if number == "control" else together([line[-1] for line in mine])
+        all_of_it = together([line[-1] for line in mine]) if number in DECIDED else "-"
         lines += [[*line, all_of_it] for line in mine]
     return markdown(["claim", "measure", "claimed", "than", "`thinking_seeds`", "`decoupled`",
                      "says", "together"], lines)
@@ -285,13 +295,15 @@ def origin(rows):
 
 
 def pretrained(folder):
-    """A line a training of the second setting: metrics.jsonl of train.py, kept as sums-NAME.jsonl.
-    Brackets are intervals over problems."""
+    """A line a training of the second setting that has ended: metrics.jsonl of train.py, kept as
+    sums-NAME.jsonl. Brackets are intervals over problems."""
     lines = []
     for path in sorted(folder.glob("sums-*.jsonl")):
-        rows = runs.rows_of(path)
-        (before, *_, after), train = ([row for row in rows if row["kind"] == kind]
-                                      for kind in ("eval", "train"))
+        evals, train = ([row for row in runs.rows_of(path) if row["kind"] == kind]
+                        for kind in ("eval", "train"))
+        if len(evals) < 2:
+            continue
+        before, after = evals[0], evals[-1]
         line = [f"`{path.stem.removeprefix('sums-')}`", str(len(train))]
         for key in ("pass@1", "pass@8"):
             line += ["{:.3f} [{:.3f}, {:.3f}]".format(
@@ -331,7 +343,8 @@ def report(rows, folder=RESULTS.parent):
         measures |= {"at step": (lambda row: row["stop"] or row["steps"], "{:.0f}"),
                      "tokens": (generated, "{:.0f}")}
         yield "At equal generated tokens", table(trained, measures)
-        seeded = {name: each for name, each in trained.items() if "eval_seeded" in each[0]}
+        seeded = {name: each for name, each in trained.items()
+                  if all("eval_seeded" in row for row in each)}
         measures = evaluation("eval_seeded")
         del measures["entropy"]  # it would be the policy's, at tokens that a snapshot wrote
         for key, (with_seeds, form) in [*measures.items()]:
@@ -401,12 +414,12 @@ def draw(rows, path):
         for color, (name, each) in enumerate(groups.items()):
             shown = key if key in each[0] else "eval"  # the start has no seeds
             passed = [fmean(values) for values in zip(*(row[shown]["pass"] for row in each))]
-            axis.plot(range(1, len(passed) + 1), passed, "-" if shown == key else "--",
+            axis.plot(range(1, len(passed) + 1), passed, "-" if shown == key else ":",
                       color=f"C{color}", label=name.replace("`", ""))
         axis.set_xscale("log", base=2)
-        axis.set(title=title, xlabel="k")
+        axis.set(title=title, xlabel="k", ylim=(0.2, 0.92))
         axis.set_xticks(ks, ks)
-        axis.legend(fontsize="small", framealpha=0.4)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=6)
     with runs.writing(path):
         figure.savefig(path, dpi=100)
 
