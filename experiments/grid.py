@@ -4,6 +4,7 @@
     python experiments/grid.py seeds        settings of the seeds, the same
     python experiments/grid.py final        what is compared: fresh rng seeds, held-out games
     python experiments/grid.py ablations    one factor at a time
+    python experiments/grid.py long         twice as many steps
 
 PROTOCOL.md says what is decided by what, and was written before the final runs. A training that is
 done is a row of results/grid.jsonl, which report.py reads; one that was killed is resumed. Two run
@@ -33,7 +34,7 @@ from experiments.compare import read  # noqa: E402
 
 # Where on-policy training saturates while its entropy falls: a finite set of games, seen again and
 # again, as real sets of math problems are.
-STEPS = 300
+STEPS, LONG = 300, 600
 TRAIN = ("--task countdown --train-problems 512 --prompts-per-step 8 --group-size 8 "
          "--minibatches 4 --save-every 50 --eval-every 100 --eval-problems 100 --eval-samples 8")
 SPLITS = {"tune": (200, 16), "test": (300, 32)}  # games, samples of each
@@ -51,7 +52,8 @@ SEED_SETTINGS = {  # the first are train.py's defaults
     "old": "--snapshot-every 25 --min-lag 25",
     "older": "--snapshot-every 50 --min-lag 50",
 }
-TUNING, FINAL, ABLATION = (100, 101), (0, 1, 2, 3, 4), (0, 1, 2)  # rng seeds
+# rng seeds
+TUNING, FINAL, ABLATION, LONGER = (100, 101), (0, 1, 2, 3, 4), (0, 1, 2), (10, 11, 12, 13, 14)
 ABLATIONS = {
     "prefix length 0.05 to 0.25": "--prefix-min 0.05 --prefix-max 0.25",
     "prefix length 0.5 to 0.95": "--prefix-min 0.5 --prefix-max 0.95",
@@ -69,7 +71,7 @@ ABLATIONS = {
 OTHERS = ("decoupled", "mask_prefix", "no_correction")  # the method as the factor, all else alike
 # Rows that are compared with each other, where they have the same rng seed.
 TOGETHER = {"tune": "tuning", "seeds": "tuning", "final": "final", "common": "final",
-            "control": "final", "ablations": "ablations"}
+            "control": "final", "ablations": "ablations", "long": "long", "long_control": "long"}
 CURVES = ("reward reward_seeded reward_unseeded zero_std_groups solved_seeded_only "
           "solved_unseeded_only entropy entropy_prefix "
           "entropy_continuation entropy_effective entropy_effective_prefix "
@@ -120,12 +122,18 @@ def tokens(rows, method):
                  and row["setting"] == setting and row["phase"] in ("tune", "seeds"))
 
 
-def job(phase, method, rng_seed, rate, setting="usual", more="", split="test", stop=None):
+def job(phase, method, rng_seed, rate, setting="usual", more="", split="test", stop=None,
+        steps=None):
     name = f"{phase}-{method}-{rate}-{setting}-{rng_seed}"
     flags = f"{TRAIN} {METHODS.get(method, '')} {SEED_SETTINGS.get(setting, more)}"
     return {"name": re.sub(r"[^\w.-]+", "_", name), "phase": phase, "method": method,
             "rng_seed": rng_seed, "learning_rate": rate, "setting": setting, "split": split,
-            "flags": f"{flags} --learning-rate {rate} --rng-seed {rng_seed}", "stop": stop}
+            "flags": f"{flags} --learning-rate {rate} --rng-seed {rng_seed}", "stop": stop,
+            "steps": steps or STEPS}
+
+
+def half(rate):
+    return f"{float(rate) / 2:.2g}"
 
 
 def jobs(phase, rows):
@@ -143,6 +151,11 @@ def jobs(phase, rows):
             *(job(phase, method, seed, rate, f"as {method}") for method in OTHERS))]
     rates = {method: learning_rate(rows, method) for method in METHODS}
     settings = {method: seed_setting(rows, method) for method in METHODS}
+    if phase == "long":
+        return [job(*one, steps=LONG) for seed in LONGER for one in (
+            *(("long", method, seed, rates[method], settings[method])
+              for method in ("grpo", "thinking_seeds")),
+            ("long_control", "grpo", seed, half(rates["grpo"])))]
     # On the way, the step at which as many tokens are generated as by all of grpo.
     stops = {method: round(STEPS * min(1, tokens(rows, "grpo") / tokens(rows, method)))
              for method in METHODS}
@@ -153,7 +166,7 @@ def jobs(phase, rows):
             for method in METHODS)]
         found += [job("common", method, seed, rates["grpo"], settings[method])
                   for method in COMMON if rates[method] != rates["grpo"]]
-        found += [job("control", method, seed, f"{float(rates[method]) / 2:.2g}")
+        found += [job("control", method, seed, half(rates[method]))
                   for method in ("grpo", "thinking_seeds")]
     return found
 
@@ -226,16 +239,16 @@ def do(job, folder):
     if job["method"] == "start":  # before any training
         return {**kept, "eval": evaluated(job, folder, "eval")}
     model, extra = ["--model", str(folder / "train" / "model")], {}
-    if job["stop"] and job["stop"] < STEPS:
+    if job["stop"] and job["stop"] < job["steps"]:
         if not (folder / "equal" / "metrics.jsonl").exists():  # before the model trains on
             rows = trained(job, folder, job["stop"])
             if (steps := sum(row["kind"] == "train" for row in rows)) != job["stop"]:
                 raise ValueError(f"{folder} has {steps} steps already, so what it was after "
                                  f"{job['stop']} cannot be evaluated: remove it")
         extra["equal_tokens"] = evaluated(job, folder, "equal", *model)
-    rows = trained(job, folder, STEPS)
+    rows = trained(job, folder, job["steps"])
     extra["eval"] = evaluated(job, folder, "eval", *model)
-    if job["phase"] == "final":
+    if job["phase"] in ("final", "long"):
         extra["eval_seeded"] = evaluated(
             job, folder, "seeded", *model, "--seed-from", str(folder / "train"))
     train = [row for row in rows if row["kind"] == "train"]
@@ -306,7 +319,7 @@ def main(argv=None):
     form = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     p.error = runs.fail
-    p.add_argument("phase", choices=["tune", "seeds", "final", "ablations"])
+    p.add_argument("phase", choices=["tune", "seeds", "final", "ablations", "long"])
     p.add_argument("--workers", type=runs.number(int, 1), default=2, help="trainings at a time")
     p.add_argument("--results", default=str(ROOT / "experiments/results/grid.jsonl"))
     p.add_argument("--runs", default="runs/grid", help="folder of the runs, to resume from")

@@ -54,6 +54,10 @@ def settled(row, key, less=None):
     return mean(values)
 
 
+def a_step(row, key):
+    return row[key] / row["steps"] if key in row else None  # the start has no steps
+
+
 def last_fifth(values):
     return values[len(values) - round(len(values) / 5) :]
 
@@ -72,7 +76,7 @@ MEASURES = evaluation("eval") | {  # and of the training
     "on own tokens": (lambda row: settled(row, "clip_lost_continuation"), "{:.4%}"),
     "on the snapshot's": (lambda row: settled(row, "clip_lost_prefix"), "{:.3%}"),
 }
-TRAINING = {  # how different the seeds are from the policy, what they find, and what it costs
+TRAINING = {  # how different the seeds are from the policy, and what they find
     "share of the snapshot's tokens": (lambda row: settled(row, "snapshot_share"), "{:.3f}"),
     "KL(snapshot, policy)": (lambda row: settled(row, "kl_behaviour_prefix"), "{:.4f}"),
     "effective share of seeds": (lambda row: settled(row, "ess"), "{:.3f}"),
@@ -84,10 +88,14 @@ TRAINING = {  # how different the seeds are from the policy, what they find, and
     "the first less the second": (
         lambda row: settled(row, "solved_seeded_only", "solved_unseeded_only"), "{:+.2f}"),
     "skipped updates": (lambda row: row["skipped_updates"], "{:.0f}"),
-    "tokens a step": (lambda row: row["tokens_generated"] / row["steps"], "{:.0f}"),
-    "seconds a step, beside other work": (lambda row: row["seconds"] / row["steps"], "{:.2f}"),
 }
-SLOWER = "`grpo` at half its rate"  # the control: does training more slowly do the same?
+COST = {
+    "tokens a step": (lambda row: a_step(row, "tokens_generated"), "{:.0f}"),
+    "seconds a step": (lambda row: a_step(row, "seconds"), "{:.2f}"),  # beside other work
+}
+PLAIN = ("seconds a step", "skipped updates", "at step")  # shown without an interval
+HALF = " at half its rate"
+SLOWER = f"`grpo`{HALF}"  # the control: does training more slowly do the same?
 CONTROLLED = ("2", "4")  # claims that count only beyond it
 DECIDED = ("1", "2", "3, against on-policy training", "3, against sequences", "4")
 AT_ONE_RATE = "at one learning rate"
@@ -166,11 +174,12 @@ def of_phase(rows, phase):
     return {name: each for name, each in found.items() if each}
 
 
-def compared(rows):
-    """The groups of the main table: the final runs of every method, and the control."""
-    control = of_phase(rows, "control").items()
-    return {**of_phase(rows, "final"),
-            **{f"{code(method)} at half its rate": each for method, each in control}}
+def compared(rows, phase="final", control="control"):
+    """The groups of the main table: the final runs of every method, and the control. The same of
+    longer trainings by their phases."""
+    control = of_phase(rows, control).items()
+    return {**of_phase(rows, phase),
+            **{code(method) + HALF: each for method, each in control}}
 
 
 def code(name):
@@ -200,6 +209,22 @@ def alone(row, other):
     return fmean(a > 0 == b for a, b in zip(row["correct"], other["correct"]))
 
 
+def with_seeds():
+    """The measures of samples that begin with seeds, and what they gain over those that do not."""
+    measures = evaluation("eval_seeded")
+    del measures["entropy"]  # it would be the policy's, at tokens that a snapshot wrote
+    for key, (seeded, form) in [*measures.items()]:
+        without, _form = evaluation("eval")[key]
+        measures[f"gain in {key}"] = (
+            lambda row, a=seeded, b=without: a(row) - b(row), form.replace(":", ":+"))
+    measures["gain in pass@32 by 16 of 32"] = (
+        lambda row: half_seeded(row) - row["eval"]["pass"][-1], "{:+.3f}")
+    measures["games solved with seeds only"] = (
+        lambda row: alone(row["eval_seeded"], row["eval"]), "{:.3f}")
+    measures["without only"] = (lambda row: alone(row["eval"], row["eval_seeded"]), "{:.3f}")
+    return measures
+
+
 def table(groups, measures=MEASURES, flags=False):
     """A line a method: each measure with its interval over rng seeds."""
     lines = []
@@ -207,15 +232,15 @@ def table(groups, measures=MEASURES, flags=False):
         line = [code(name), str(len(rows))]
         for key, (measure, form) in measures.items():
             values = [*map(measure, rows)]
-            # of the start, of the clock and of plain counts the rng seeds tell nothing
-            has_interval = "curves" in rows[0] and "seconds" not in key and ".0f" not in form
-            line.append("-" if None in values else cell(*interval(values), form) if has_interval
-                        else form.format(fmean(values)))
+            # of the start, and of these, the rng seeds tell nothing
+            is_plain = "curves" not in rows[0] or key in PLAIN
+            line.append("-" if None in values else form.format(fmean(values)) if is_plain
+                        else cell(*interval(values), form))
         lines.append([*line, *[flags_of(rows[0])] * flags])
     return markdown(["", "rng seeds", *measures, *["flags"] * flags], lines)
 
 
-def differences(groups, other, measures=MEASURES):
+def differences(groups, other, measures=MEASURES, flags=False):
     """A line a method: what each measure is above that of the other method, paired by rng seed."""
     lines = []
     for name, rows in groups.items():
@@ -225,8 +250,8 @@ def differences(groups, other, measures=MEASURES):
         if name not in (other, "start") and pairs:
             lines.append([code(name), str(pairs), *(
                 cell(*each[:2], measures[key][1], "+") if each and each[2] == pairs else "-"
-                for key, each in found.items())])
-    return markdown(["", "pairs", *measures], lines)
+                for key, each in found.items()), *[flags_of(rows[0])] * flags])
+    return markdown(["", "pairs", *measures, *["flags"] * flags], lines)
 
 
 def claims(final, same_rate):
@@ -248,6 +273,8 @@ def claims(final, same_rate):
         for key in measures:
             measure, form = MEASURES[key]
             for other in others:
+                if other not in groups:  # not trained for as long
+                    continue
                 two = [compared_to(other, measure, groups, method)
                        for method in ("thinking_seeds", "decoupled")]
                 said = says(two[0], sign)
@@ -284,6 +311,25 @@ def at_one_rate(rows):
     both = {name: common.get(name) or final.get(name, []) for name in METHODS}
     return {name: each for name, each in both.items()
             if each and each[0]["learning_rate"] == rate}
+
+
+def course(groups):
+    """A line an evaluation of train.py in the course of a training: means over rng seeds."""
+    measures, lines = (("pass@1", "{:.3f}"), ("pass@8", "{:.3f}"), ("entropy", "{:.3f}")), []
+    each = [row for rows in groups.values() for row in rows]
+    for i, step in enumerate(one["step"] for one in each[0]["held_out"]):
+        lines.append([str(step), *(
+            form.format(fmean(row["held_out"][i][key] for row in rows))
+            for key, form in measures for rows in groups.values())])
+    return markdown(["step", *(f"{key}, {code(name)}" for key, _form in measures
+                               for name in groups)], lines)
+
+
+def late_gain(rows):
+    """interval() of what pass@1 of train.py's evaluations gains from two thirds of the steps on."""
+    return interval([row["held_out"][-1]["pass@1"] - next(
+        one["pass@1"] for one in row["held_out"] if 3 * one["step"] >= 2 * row["steps"])
+        for row in rows])
 
 
 def origin(rows):
@@ -327,7 +373,7 @@ def report(rows, folder=RESULTS.parent):
     final = of_phase(rows, "final")
     if final:
         shown = compared(rows)
-        yield "What is compared", table(shown, flags=True)
+        yield "What is compared", table(shown, MEASURES | COST, flags=True)
         for other in ("grpo", SLOWER, "sequence_mix"):
             if other in shown:
                 yield f"Less {code(other)}", differences(shown, other)
@@ -345,26 +391,29 @@ def report(rows, folder=RESULTS.parent):
         yield "At equal generated tokens", table(trained, measures)
         seeded = {name: each for name, each in trained.items()
                   if all("eval_seeded" in row for row in each)}
-        measures = evaluation("eval_seeded")
-        del measures["entropy"]  # it would be the policy's, at tokens that a snapshot wrote
-        for key, (with_seeds, form) in [*measures.items()]:
-            without, _form = evaluation("eval")[key]
-            measures[f"gain in {key}"] = (
-                lambda row, a=with_seeds, b=without: a(row) - b(row), form.replace(":", ":+"))
-        measures["gain in pass@32 by 16 of 32"] = (
-            lambda row: half_seeded(row) - row["eval"]["pass"][-1], "{:+.3f}")
-        measures["games solved with seeds only"] = (
-            lambda row: alone(row["eval_seeded"], row["eval"]), "{:.3f}")
-        measures["without only"] = (lambda row: alone(row["eval"], row["eval_seeded"]), "{:.3f}")
-        yield "Sampled with seeds", table(seeded, measures)
+        yield "Sampled with seeds", table(seeded, with_seeds())
     same = at_one_rate(rows)
     if "common" in phases(same):
         rate = same["grpo"][0]["learning_rate"]
         yield f"At one learning rate, {rate}", table(same)
+    long = compared(rows, "long", "long_control")
+    if {"grpo", "thinking_seeds", SLOWER} <= {*long}:
+        yield "Twice as many steps", table(long, MEASURES | COST, flags=True)
+        for other in ("grpo", SLOWER):
+            yield f"Twice as many steps, less {code(other)}", differences(long, other)
+        yield "Twice as many steps, by the rules of the claims", claims(long, {})
+        yield "Twice as many steps, in training", table(long, TRAINING)
+        yield "Twice as many steps, in their course", course(long)
+        yield "Twice as many steps: gain in pass@1 from step 400 on", markdown(
+            ["", "rng seeds", "gain"],
+            [[code(name), str(len(each)), cell(*late_gain(each), "{:+.3f}")]
+             for name, each in long.items()])
+        yield "Twice as many steps, sampled with seeds", table(
+            {name: each for name, each in long.items() if "eval_seeded" in each[0]}, with_seeds())
     if ablations := of_phase(rows, "ablations"):
         yield "One factor at a time", table(ablations, flags=True)
         if "usual" in ablations:
-            yield "One factor at a time, less usual", differences(ablations, "usual")
+            yield "One factor at a time, less usual", differences(ablations, "usual", flags=True)
     tuned = {}
     for row in rows:
         if row["phase"] in ("tune", "seeds"):
@@ -389,6 +438,9 @@ def draw(rows, path):
     from matplotlib.figure import Figure
 
     groups = compared(rows)
+    # the control has the colour of what it is the control of
+    looks = {name: {"color": f"C{[*groups].index(name.removesuffix(HALF).strip('`'))}",
+                    "linestyle": "--" if name.endswith(HALF) else "-"} for name in groups}
     figure = Figure(figsize=(17, 9), layout="constrained")
     axes = iter(figure.subplots(2, 3).T.flat)
     for key, title in (("entropy", "entropy in training, nats per token"),
@@ -396,13 +448,13 @@ def draw(rows, path):
                        ("clip_lost", "share of the gradient lost to clipping"),
                        ("reward", "reward in training")):
         axis = next(axes)
-        for color, (name, each) in enumerate(groups.items()):
+        for name, each in groups.items():
             windows = [*zip(*(curve(row, key) for row in each))]
             steps = [WINDOW * (i + 0.5) for i, window in enumerate(windows) if None not in window]
             values = [window for window in windows if None not in window]
-            axis.plot(steps, [fmean(window) for window in values], color=f"C{color}")
-            axis.fill_between(steps, [*map(min, values)], [*map(max, values)], color=f"C{color}",
-                              alpha=0.12, linewidth=0)
+            axis.plot(steps, [fmean(window) for window in values], **looks[name])
+            axis.fill_between(steps, [*map(min, values)], [*map(max, values)],
+                              color=looks[name]["color"], alpha=0.1, linewidth=0)
         axis.set(title=title, xlabel="step")
         if key == "clip_lost":
             axis.set_yscale("symlog", linthresh=1e-5)
@@ -411,15 +463,17 @@ def draw(rows, path):
     for key, title in (("eval", "pass@k, held out"),
                        ("eval_seeded", "pass@k, held out, sampled with seeds")):
         axis = next(axes)
-        for color, (name, each) in enumerate(groups.items()):
+        for name, each in groups.items():
             shown = key if key in each[0] else "eval"  # the start has no seeds
             passed = [fmean(values) for values in zip(*(row[shown]["pass"] for row in each))]
-            axis.plot(range(1, len(passed) + 1), passed, "-" if shown == key else ":",
-                      color=f"C{color}", label=name.replace("`", ""))
+            look = looks[name] if shown == key else {**looks[name], "linestyle": ":"}
+            axis.plot(range(1, len(passed) + 1), passed, **look, label=name.replace("`", ""))
+        if key == "eval":  # where no line is dotted
+            legend = axis.get_legend_handles_labels()
         axis.set_xscale("log", base=2)
         axis.set(title=title, xlabel="k", ylim=(0.2, 0.92))
         axis.set_xticks(ks, ks)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    figure.legend(*legend, loc="outside lower center", ncols=6)
     with runs.writing(path):
         figure.savefig(path, dpi=100)
 

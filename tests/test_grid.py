@@ -88,6 +88,14 @@ def test_the_final_runs_take_what_was_tuned_and_fresh_rng_seeds():
         ("grpo", "3.8e-06"), ("thinking_seeds", "1.5e-05")}
     ablations = grid.jobs("ablations", rows)
     assert len(ablations) == 3 * (1 + len(grid.ABLATIONS) + len(grid.OTHERS))
+    long = grid.jobs("long", rows)
+    assert len(long) == 3 * len(grid.LONGER)
+    assert not {*grid.LONGER} & {*grid.TUNING, *grid.FINAL}
+    assert {(job["phase"], job["method"], job["learning_rate"]) for job in long} == {
+        ("long", "grpo", "7.5e-6"), ("long", "thinking_seeds", "3e-5"),
+        ("long_control", "grpo", "3.8e-06")}
+    assert {job["steps"] for job in long} == {grid.LONG} and grid.LONG > grid.STEPS
+    assert {job["steps"] for job in jobs} == {grid.STEPS}
     other = next(job for job in ablations if job["setting"] == "as decoupled")
     assert other["flags"] == ablations[0]["flags"].replace("thinking_seeds", "decoupled")
 
@@ -96,7 +104,7 @@ def test_all_flags_of_all_jobs_are_train_pys():
     import train
 
     rows = tuned()
-    for phase in ("tune", "seeds", "final", "ablations"):
+    for phase in ("tune", "seeds", "final", "ablations", "long"):
         for job in grid.jobs(phase, rows):
             if job["method"] != "start":
                 args = train.parse_args(job["flags"].split())
@@ -278,7 +286,8 @@ def test_the_tables_have_the_numbers_of_the_rows():
     # grpo: 0.300 to 0.304, mean 0.302, sd 0.00158, half 2.776 * 0.00158 / 5 ** 0.5 = 0.00196
     grpo = next(line for line in lines if "| `grpo` |" in line)
     assert "| `grpo` | 5 | 0.302 ± 0.002 | 0.702 ± 0.002 |" in grpo
-    assert grpo.endswith("| `--method grpo --learning-rate 7.5e-6` |")
+    # 100 tokens and 20 seconds in 10 steps, the latter without an interval
+    assert grpo.endswith("| 10 ± 0 | 2.00 | `--method grpo --learning-rate 7.5e-6` |")
     # effective entropy: the last fifth of 10 windows; clip_lost: all but the first
     assert "0.200 ± 0.000" in grpo and f"{(0.5 + 9 * 0.0302) / 10:.4%}" in grpo
     assert grpo.count("| - |") == 1  # on the snapshot's tokens
@@ -314,12 +323,57 @@ def test_the_tables_have_the_numbers_of_the_rows():
     # what a suffix does to a row depends on what its beginning came to
     assert [line.count(" - ") for line in trained if "suffix" in line] == [5]
     assert [line.count(" - ") for line in trained if "`decoupled`" in line] == [2]
-    assert all(" ± " not in line.split("|")[-2] for line in trained)  # seconds
+    assert all(" ± " not in line.split("|")[-2] for line in trained)  # skipped updates
     assert tables["Where the rows come from"].endswith("| tuning | a CPU | base | abc | 72 |")
     # 7.5e-6: grpo's final runs, and the common ones of the other methods
     assert tables["At one learning rate, 7.5e-6"].count("\n") == 1 + 8
     assert "| oldest snapshot | 5 |" in tables["One factor at a time"]
-    assert "| oldest snapshot | 5 | +0.100 ± 0.000 |" in tables["One factor at a time, less usual"]
+    less = tables["One factor at a time, less usual"]
+    assert "| oldest snapshot | 5 | +0.100 ± 0.000 |" in less
+    assert less.endswith("| `--method thinking_seeds --learning-rate 4e-5` |")
+
+
+def test_longer_trainings_have_tables_of_their_own():
+    rows = [row("final", "grpo", 0, 0.9)]
+    for seed in grid.LONGER:
+        for phase, method, value in (("long", "grpo", 0.3), ("long", "thinking_seeds", 0.4),
+                                     ("long_control", "grpo", 0.2)):
+            each = row(phase, method, seed, value + seed / 1000, steps=600)
+            each["held_out"] = [{"step": step, "pass@1": value + (seed - 12) / 10 * (step == 600),
+                                 "pass@8": 0.5, "entropy": 0.25} for step in (0, 200, 400, 600)]
+            rows.append(each)
+    tables = dict(report.report(rows, Path("no such folder")))
+    assert "| `grpo` | 5 | 0.312 ± 0.002 |" in tables["Twice as many steps"]
+    assert "| `thinking_seeds` | 5 | +0.200 ± 0.000 |" in tables[
+        f"Twice as many steps, less {report.SLOWER}"]
+    says = tables["Twice as many steps, by the rules of the claims"]
+    assert "| 1 | pass@1 | higher | `grpo` | +0.100 ± 0.000 | - | holds | holds |" in says
+    assert "sequence_mix" not in says
+    course = tables["Twice as many steps, in their course"].splitlines()
+    assert course[2].startswith("| 0 | 0.300 | 0.400 | 0.200 | 0.500 |") and len(course) == 2 + 4
+    # -0.2, -0.1, 0, 0.1, 0.2: sd 0.158, half 2.776 * 0.158 / 5 ** 0.5
+    gain = tables["Twice as many steps: gain in pass@1 from step 400 on"].splitlines()
+    assert gain[2] == "| `grpo` | 5 | +0.000 ± 0.196 |"
+    assert tables["What is compared"].count("\n") == 2  # the final run alone
+
+
+def test_differences_of_a_line_are_of_the_same_pairs():
+    groups = {name: [row("final", name, seed, value + seed / 100) for seed in (0, 1)]
+              for name, value in (("grpo", 0.2), ("decoupled", 0.3))}
+    groups["decoupled"][1]["curves"]["clip_lost_prefix"] = [None] * 11
+    grpo = groups["grpo"]
+    for each in grpo:
+        each["curves"]["clip_lost_prefix"] = [0.1] * 11
+    cells = report.differences(groups, "grpo").splitlines()[2].split(" | ")
+    assert cells[1:3] == ["2", "+0.100 ± 0.000"] and cells[-1] == "- |"  # that would be of one
+
+
+def test_seeded_and_unseeded_rows_are_compared_where_there_are_both():
+    curves = {"a": [9, None, 5, 3, 4, None], "b": [0, 1, 1, 1, 1, 1]}
+    each = {"method": "thinking_seeds", "flags": "", "curves": curves}
+    assert report.settled(each, "a") == 4
+    assert report.settled(each, "a", "b") == 2.5  # without their first window, where b has more
+    assert report.settled({**each, "curves": {"a": [1, 2], "b": [1, 2]}}, "a", "b") is None
 
 
 def test_the_second_setting_is_read_from_the_metrics_of_trainings(tmp_path):
@@ -331,6 +385,9 @@ def test_the_second_setting_is_read_from_the_metrics_of_trainings(tmp_path):
     train = [{"kind": "train", "reward": step / 10, "kl_behaviour_prefix": None, "seconds_a": 1,
               "clip_lost": 0.01, "snapshot_share": 0.0, "seconds_b": step} for step in range(4)]
     rows = [evaluation(0.2), *train[:2], evaluation(0.9), *train[2:], evaluation(0.4)]
+    assert report.pretrained(tmp_path) is None
+    text = "".join(json.dumps(row) + "\n" for row in rows[:3])  # one that is still training
+    (tmp_path / "sums-decoupled-0.jsonl").write_text(text)
     assert report.pretrained(tmp_path) is None
     (tmp_path / "sums-grpo-0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert report.pretrained(tmp_path).splitlines()[-1] == (
@@ -380,6 +437,10 @@ def test_the_figure_has_a_line_a_method(tmp_path, monkeypatch):
                  row("control", "grpo", 0, 0.1)], tmp_path / "grid.png")
     lines = {axis.get_title(): [list(line.get_ydata()) for line in axis.lines]
              for axis in drawn[0].axes}
+    looks = [(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].lines]
+    assert looks == [("C0", "-"), ("C1", "-"), ("C2", "-"), ("C1", "--")]
+    names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert names == ["start", "grpo", "mask_prefix", "grpo at half its rate"]
     assert len(lines) == 6
     entropy = lines["entropy in training, nats per token"]
     assert entropy == [[], [0.3] * 10, [0.4] * 10, [0.1] * 10]  # not of the start
