@@ -433,16 +433,25 @@ def report(rows, folder=RESULTS.parent):
         yield "A pretrained model on sums", second
 
 
+def band(axis, steps, values, look):
+    """The mean of a tuple of values a step, and their range."""
+    axis.plot(steps, [*map(fmean, values)], **look)
+    axis.fill_between(steps, [*map(min, values)], [*map(max, values)], color=look["color"],
+                      alpha=0.1, linewidth=0)
+
+
 def draw(rows, path):
-    """The figure: means over rng seeds, and for the training's curves the range of all of them."""
+    """The figure: means over rng seeds, and for all curves by step the range of them."""
     from matplotlib.figure import Figure
 
     groups = compared(rows)
     # the control has the colour of what it is the control of
     looks = {name: {"color": f"C{[*groups].index(name.removesuffix(HALF).strip('`'))}",
                     "linestyle": "--" if name.endswith(HALF) else "-"} for name in groups}
-    figure = Figure(figsize=(17, 9), layout="constrained")
-    axes = iter(figure.subplots(2, 3).T.flat)
+    long = compared(rows, "long", "long_control")
+    width = 4 if long else 3
+    figure = Figure(figsize=(5.5 * width, 9), layout="constrained")
+    axes = iter(figure.subplots(2, width).T.flat)
     for key, title in (("entropy", "entropy in training, nats per token"),
                        ("entropy_effective", "effective entropy in training"),
                        ("clip_lost", "share of the gradient lost to clipping"),
@@ -451,10 +460,7 @@ def draw(rows, path):
         for name, each in groups.items():
             windows = [*zip(*(curve(row, key) for row in each))]
             steps = [WINDOW * (i + 0.5) for i, window in enumerate(windows) if None not in window]
-            values = [window for window in windows if None not in window]
-            axis.plot(steps, [fmean(window) for window in values], **looks[name])
-            axis.fill_between(steps, [*map(min, values)], [*map(max, values)],
-                              color=looks[name]["color"], alpha=0.1, linewidth=0)
+            band(axis, steps, [window for window in windows if None not in window], looks[name])
         axis.set(title=title, xlabel="step")
         if key == "clip_lost":
             axis.set_yscale("symlog", linthresh=1e-5)
@@ -473,6 +479,13 @@ def draw(rows, path):
         axis.set_xscale("log", base=2)
         axis.set(title=title, xlabel="k", ylim=(0.2, 0.92))
         axis.set_xticks(ks, ks)
+    for key in ("pass@1", "entropy") if long else ():
+        axis = next(axes)
+        for name, each in long.items():
+            steps = [one["step"] for one in each[0]["held_out"]]
+            band(axis, steps, [*zip(*([one[key] for one in row["held_out"]] for row in each))],
+                 looks[name])
+        axis.set(title=f"twice as many steps: {key}, held out", xlabel="step")
     figure.legend(*legend, loc="outside lower center", ncols=6)
     with runs.writing(path):
         figure.savefig(path, dpi=100)

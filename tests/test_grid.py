@@ -433,15 +433,19 @@ def test_the_figure_has_a_line_a_method(tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **kw: drawn.append(figure))
     start = row("final", "start", 0, 0.2)
     del start["curves"], start["eval_seeded"]
+    long = row("long", "grpo", 10, 0.3)
+    long["held_out"] = [{"step": step, "pass@1": 0.3, "entropy": entropy}
+                        for step, entropy in ((0, 0.25), (100, 0.125))]
     report.draw([start, row("final", "grpo", 0, 0.3), row("final", "mask_prefix", 0, 0.4),
-                 row("control", "grpo", 0, 0.1)], tmp_path / "grid.png")
+                 row("control", "grpo", 0, 0.1), long], tmp_path / "grid.png")
     lines = {axis.get_title(): [list(line.get_ydata()) for line in axis.lines]
              for axis in drawn[0].axes}
     looks = [(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].lines]
     assert looks == [("C0", "-"), ("C1", "-"), ("C2", "-"), ("C1", "--")]
     names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
     assert names == ["start", "grpo", "mask_prefix", "grpo at half its rate"]
-    assert len(lines) == 6
+    assert [*lines].index("pass@k, held out") == 2 and len(lines) == 8
+    assert lines["twice as many steps: entropy, held out"] == [[0.25, 0.125]]
     entropy = lines["entropy in training, nats per token"]
     assert entropy == [[], [0.3] * 10, [0.4] * 10, [0.1] * 10]  # not of the start
     assert [len(each) for each in lines["effective entropy in training"]] == [0, 10, 0, 10]
