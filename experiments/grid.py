@@ -32,9 +32,10 @@ sys.path.insert(0, str(ROOT))
 import runs  # noqa: E402
 from experiments.compare import read  # noqa: E402
 
-# Where on-policy training saturates while its entropy falls: a finite set of games, seen again and
-# again, as real sets of math problems are.
-STEPS, LONG = 300, 600
+# Meant to be where on-policy training saturates while its entropy falls: a finite set of games,
+# seen again and again, as real sets of math problems are. A longer training is evaluated at step
+# LATE as well: has it gained since?
+STEPS, LONG, LATE = 300, 600, 400
 TRAIN = ("--task countdown --train-problems 512 --prompts-per-step 8 --group-size 8 "
          "--minibatches 4 --save-every 50 --eval-every 100 --eval-problems 100 --eval-samples 8")
 SPLITS = {"tune": (200, 16), "test": (300, 32)}  # games, samples of each
@@ -133,6 +134,7 @@ def job(phase, method, rng_seed, rate, setting="usual", more="", split="test", s
 
 
 def half(rate):
+    """Half a learning rate, as a flag's value."""
     return f"{float(rate) / 2:.2g}"
 
 
@@ -152,10 +154,9 @@ def jobs(phase, rows):
     rates = {method: learning_rate(rows, method) for method in METHODS}
     settings = {method: seed_setting(rows, method) for method in METHODS}
     if phase == "long":
-        return [job(*one, steps=LONG) for seed in LONGER for one in (
-            *(("long", method, seed, rates[method], settings[method])
-              for method in ("grpo", "thinking_seeds")),
-            ("long_control", "grpo", seed, half(rates["grpo"])))]
+        return [job(phase, method, seed, rate, settings[method], stop=LATE, steps=LONG)
+                for seed in LONGER for method in ("grpo", "thinking_seeds")
+                for phase, rate in (("long", rates[method]), ("long_control", half(rates[method])))]
     # On the way, the step at which as many tokens are generated as by all of grpo.
     stops = {method: round(STEPS * min(1, tokens(rows, "grpo") / tokens(rows, method)))
              for method in METHODS}
@@ -166,7 +167,7 @@ def jobs(phase, rows):
             for method in METHODS)]
         found += [job("common", method, seed, rates["grpo"], settings[method])
                   for method in COMMON if rates[method] != rates["grpo"]]
-        found += [job("control", method, seed, half(rates[method]))
+        found += [job("control", method, seed, half(rates[method]), settings[method])
                   for method in ("grpo", "thinking_seeds")]
     return found
 
@@ -245,10 +246,11 @@ def do(job, folder):
             if (steps := sum(row["kind"] == "train" for row in rows)) != job["stop"]:
                 raise ValueError(f"{folder} has {steps} steps already, so what it was after "
                                  f"{job['stop']} cannot be evaluated: remove it")
-        extra["equal_tokens"] = evaluated(job, folder, "equal", *model)
+        at_stop = "equal_tokens" if job["phase"] == "final" else "late"
+        extra[at_stop] = evaluated(job, folder, "equal", *model)
     rows = trained(job, folder, job["steps"])
     extra["eval"] = evaluated(job, folder, "eval", *model)
-    if job["phase"] in ("final", "long"):
+    if job["phase"] in ("final", "long", "long_control"):
         extra["eval_seeded"] = evaluated(
             job, folder, "seeded", *model, "--seed-from", str(folder / "train"))
     train = [row for row in rows if row["kind"] == "train"]
@@ -279,8 +281,12 @@ def done(results, wanted):
     if len(by_name) < len(rows):
         raise ValueError(f"{results} has a training twice")
     for job in wanted(rows):
-        if job["name"] in by_name and by_name[job["name"]]["flags"] != job["flags"]:
+        row = by_name.get(job["name"], job)
+        if row["flags"] != job["flags"]:
             raise ValueError(f"{results}: {job['name']} was run with other flags than now")
+        if row.get("steps", job["steps"]) != job["steps"]:
+            raise ValueError(f"{results}: {job['name']} was run with {row['steps']} steps, now "
+                             f"it would be with {job['steps']}")
     return rows
 
 

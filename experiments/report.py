@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import runs  # noqa: E402
 from eval import pass_at_k  # noqa: E402
 from experiments.grid import (  # noqa: E402
-    ABLATIONS, FINAL, METHODS, OTHERS, SPLITS, TOGETHER, TRAIN, WINDOW)
+    ABLATIONS, FINAL, LATE, LONG, LONGER, METHODS, OTHERS, SPLITS, TOGETHER, TRAIN, WINDOW)
 
 RESULTS = Path(__file__).resolve().parent / "results" / "grid.jsonl"
 
@@ -136,13 +136,20 @@ def paired(rows, others, measure):
     different base policies."""
     mine, theirs = ({row["rng_seed"]: row for row in each} for each in (rows, others))
     both = sorted(seed for seed in mine if seed in theirs)
-    if len(mine) < len(rows) or len(theirs) < len(others):
-        raise ValueError("two rows of one method have the same rng seed")
+    for each, by_seed in ((rows, mine), (others, theirs)):
+        if len(by_seed) < len(each):
+            raise ValueError(f"two rows like {each[0]['name']} have the same rng seed")
     if apart := [seed for seed in both if mine[seed]["base"] != theirs[seed]["base"]]:
-        raise ValueError(f"rows of rng seed {apart[0]} are of different base policies")
+        names = " and ".join(each[apart[0]]["name"] for each in (mine, theirs))
+        raise ValueError(f"{names} began with different base policies")
     pairs = [(measure(mine[seed]), measure(theirs[seed])) for seed in both]
     differences = [a - b for a, b in pairs if a is not None and b is not None]
     return (*interval(differences), len(differences)) if differences else None
+
+
+LONG_CLAIMS = {number: (measures, [other for other in others if other != "sequence_mix"], sign)
+               for number, (measures, others, sign) in CLAIMS.items()
+               if number in ("1", "2", "4", "control")}
 
 
 def verdict(mean, half, sign, n=len(FINAL)):
@@ -175,8 +182,8 @@ def of_phase(rows, phase):
 
 
 def compared(rows, phase="final", control="control"):
-    """The groups of the main table: the final runs of every method, and the control. The same of
-    longer trainings by their phases."""
+    """The groups of the main table: the final runs of every method, and those at half the rate.
+    phase and control are "long" and "long_control" for the longer trainings."""
     control = of_phase(rows, control).items()
     return {**of_phase(rows, phase),
             **{code(method) + HALF: each for method, each in control}}
@@ -254,9 +261,11 @@ def differences(groups, other, measures=MEASURES, flags=False):
     return markdown(["", "pairs", *measures, *["flags"] * flags], lines)
 
 
-def claims(final, same_rate):
-    """A line a claim and comparison: the difference of `thinking_seeds`, what it says, and that of
-    `decoupled`; and in the last column what all lines of a claim say together."""
+def claims(final, same_rate, lines_of=CLAIMS):
+    """A line a claim and comparison: the difference of `thinking_seeds`, that of `decoupled`, and
+    what the first says; in the last column what all lines of a claim say together. Of the longer
+    trainings, which decide nothing, neither that nor `decoupled`."""
+    decides = lines_of is CLAIMS
     def compared_to(other, measure, groups, method="thinking_seeds"):
         is_there = method in groups and other in groups
         return paired(groups[method], groups[other], measure) if is_there else None
@@ -264,8 +273,17 @@ def claims(final, same_rate):
     def says(found, sign):
         return verdict(found[0], found[1], sign, found[2]) if found else "undecided"
 
+    def beyond_control(measure, groups):
+        """What says whether `thinking_seeds` is above the control: in the measure, or in pass@1 and
+        there above `grpo` as well, or not having got as far would do."""
+        pass_1 = MEASURES["pass@1"][0]
+        found = [compared_to(SLOWER, measure, groups), compared_to(SLOWER, pass_1, groups),
+                 compared_to("grpo", pass_1, groups)]
+        own, slower, full = [says(each, 1) == "holds" for each in found]
+        return own or slower and full, all(each and each[2] == len(FINAL) for each in found)
+
     lines = []
-    for number, (measures, others, sign) in CLAIMS.items():
+    for number, (measures, others, sign) in lines_of.items():
         groups = same_rate if AT_ONE_RATE in number else final
         if AT_ONE_RATE in number and "common" not in phases(groups):
             continue  # all have chosen the same rate: it would be the same lines again
@@ -273,24 +291,20 @@ def claims(final, same_rate):
         for key in measures:
             measure, form = MEASURES[key]
             for other in others:
-                if other not in groups:  # not trained for as long
-                    continue
                 two = [compared_to(other, measure, groups, method)
                        for method in ("thinking_seeds", "decoupled")]
                 said = says(two[0], sign)
-                control = [compared_to(SLOWER, each, groups)
-                           for each in (measure, MEASURES["pass@1"][0])]
-                if (number in CONTROLLED and said == "holds"
-                        and "holds" not in [says(each, 1) for each in control]):
-                    is_there = all(each and each[2] == len(FINAL) for each in control)
-                    said = "undecided" + ": not above the control" * is_there
+                if number in CONTROLLED and said == "holds":
+                    is_beyond, is_known = beyond_control(measure, groups)
+                    if not is_beyond:
+                        said = "undecided" + ": not above the control" * is_known
                 mine.append([number, key, "higher" if sign > 0 else "lower", code(other),
                              *("-" if each is None else cell(*each[:2], form, "+")
-                               for each in two), said])
+                               for each in two[: 1 + decides]), said])
         all_of_it = together([line[-1] for line in mine]) if number in DECIDED else "-"
-        lines += [[*line, all_of_it] for line in mine]
-    return markdown(["claim", "measure", "claimed", "than", "`thinking_seeds`", "`decoupled`",
-                     "says", "together"], lines)
+        lines += [[*line, *[all_of_it] * decides] for line in mine]
+    return markdown(["claim", "measure", "claimed", "than", "`thinking_seeds`",
+                     *["`decoupled`"] * decides, "says", *["together"] * decides], lines)
 
 
 def phases(groups):
@@ -314,22 +328,54 @@ def at_one_rate(rows):
 
 
 def course(groups):
-    """A line an evaluation of train.py in the course of a training: means over rng seeds."""
-    measures, lines = (("pass@1", "{:.3f}"), ("pass@8", "{:.3f}"), ("entropy", "{:.3f}")), []
-    each = [row for rows in groups.values() for row in rows]
-    for i, step in enumerate(one["step"] for one in each[0]["held_out"]):
-        lines.append([str(step), *(
-            form.format(fmean(row["held_out"][i][key] for row in rows))
-            for key, form in measures for rows in groups.values())])
-    return markdown(["step", *(f"{key}, {code(name)}" for key, _form in measures
-                               for name in groups)], lines)
+    """A line an evaluation during training: means over rng seeds, of the 100 games of train.py."""
+    steps = sorted({one["step"] for rows in groups.values() for row in rows
+                    for one in row["held_out"]})
+    keys = ("pass@1", "pass@8", "entropy")
+
+    def at(step, rows, key):
+        found = [one[key] for row in rows for one in row["held_out"] if one["step"] == step]
+        return f"{fmean(found):.3f}" if len(found) == len(rows) else "-"
+
+    return markdown(["step", *(f"{key}, {code(name)}" for key in keys for name in groups)],
+                    [[str(step), *(at(step, rows, key) for key in keys
+                                   for rows in groups.values())] for step in steps])
 
 
-def late_gain(rows):
-    """interval() of what pass@1 of train.py's evaluations gains from two thirds of the steps on."""
-    return interval([row["held_out"][-1]["pass@1"] - next(
-        one["pass@1"] for one in row["held_out"] if 3 * one["step"] >= 2 * row["steps"])
-        for row in rows])
+def gains(groups):
+    """A line a method: what pass@1 on held-out games gains from step LATE to LONG, and what that
+    says by PROTOCOL.md."""
+    lines = []
+    for name, rows in groups.items():
+        mean, half = interval([row["eval"]["pass"][0] - row["late"]["pass"][0] for row in rows])
+        says = ("not decided" if len(rows) < len(LONGER) else "rising" if mean > half
+                else "saturated" if mean + half < 0.015 else "not decided")
+        lines.append([code(name), str(len(rows)), cell(mean, half, "{:+.3f}"), says])
+    return markdown(["", "rng seeds", "gain in pass@1", "says"], lines)
+
+
+def longer(rows):
+    """The groups of the longer trainings, with the rng seeds that all of them have; none before
+    there is one. ValueError if one had another number of steps."""
+    groups = compared(rows, "long", "long_control")
+    for each in (row for rows in groups.values() for row in rows):
+        if each["steps"] != LONG:
+            raise ValueError(f"{each['name']} has {each['steps']} steps instead of {LONG}")
+    names = ["grpo", "thinking_seeds", SLOWER, f"`thinking_seeds`{HALF}"]
+    seeds = [{row["rng_seed"] for row in groups.get(name, [])} for name in names]
+    common = set.intersection(*seeds)
+    return {name: [row for row in groups[name] if row["rng_seed"] in common]
+            for name in names} if common else {}
+
+
+def at_equal_tokens(groups):
+    """The rows as they were when as much had been generated as by all of `grpo`, without those of
+    which this is not known: they generate more, and were evaluated at their end alone."""
+    own = [row["tokens_generated"] for row in groups.get("grpo", [])]
+    most = 1.005 * fmean(own) if own else float("inf")
+    return {name: [{**row, "equal_tokens": row.get("equal_tokens", row["eval"])} for row in rows]
+            for name, rows in groups.items()
+            if all("equal_tokens" in row or row["tokens_generated"] <= most for row in rows)}
 
 
 def origin(rows):
@@ -378,17 +424,16 @@ def report(rows, folder=RESULTS.parent):
             if other in shown:
                 yield f"Less {code(other)}", differences(shown, other)
         yield "Claims", claims(shown, at_one_rate(rows))
-        trained = {name: [{**row, "equal_tokens": row.get("equal_tokens", row["eval"])}
-                          for row in each] for name, each in shown.items() if name != "start"}
+        trained = {name: each for name, each in shown.items() if name != "start"}
         yield "In training", table(trained, TRAINING)
-        measures = evaluation("equal_tokens")
+        measures, equal = evaluation("equal_tokens"), at_equal_tokens(trained)
         for other in ("grpo", "sequence_mix"):
-            if other in trained:
+            if other in equal:
                 yield (f"At equal generated tokens, less {code(other)}",
-                       differences(trained, other, measures))
+                       differences(equal, other, measures))
         measures |= {"at step": (lambda row: row["stop"] or row["steps"], "{:.0f}"),
                      "tokens": (generated, "{:.0f}")}
-        yield "At equal generated tokens", table(trained, measures)
+        yield "At equal generated tokens", table(equal, measures)
         seeded = {name: each for name, each in trained.items()
                   if all("eval_seeded" in row for row in each)}
         yield "Sampled with seeds", table(seeded, with_seeds())
@@ -396,20 +441,15 @@ def report(rows, folder=RESULTS.parent):
     if "common" in phases(same):
         rate = same["grpo"][0]["learning_rate"]
         yield f"At one learning rate, {rate}", table(same)
-    long = compared(rows, "long", "long_control")
-    if {"grpo", "thinking_seeds", SLOWER} <= {*long}:
+    if long := longer(rows):
         yield "Twice as many steps", table(long, MEASURES | COST, flags=True)
         for other in ("grpo", SLOWER):
             yield f"Twice as many steps, less {code(other)}", differences(long, other)
-        yield "Twice as many steps, by the rules of the claims", claims(long, {})
+        yield "Twice as many steps, by the rules of the claims", claims(long, {}, LONG_CLAIMS)
         yield "Twice as many steps, in training", table(long, TRAINING)
         yield "Twice as many steps, in their course", course(long)
-        yield "Twice as many steps: gain in pass@1 from step 400 on", markdown(
-            ["", "rng seeds", "gain"],
-            [[code(name), str(len(each)), cell(*late_gain(each), "{:+.3f}")]
-             for name, each in long.items()])
-        yield "Twice as many steps, sampled with seeds", table(
-            {name: each for name, each in long.items() if "eval_seeded" in each[0]}, with_seeds())
+        yield f"Twice as many steps, from step {LATE} to {LONG}", gains(long)
+        yield "Twice as many steps, sampled with seeds", table(long, with_seeds())
     if ablations := of_phase(rows, "ablations"):
         yield "One factor at a time", table(ablations, flags=True)
         if "usual" in ablations:
@@ -434,7 +474,7 @@ def report(rows, folder=RESULTS.parent):
 
 
 def band(axis, steps, values, look):
-    """The mean of a tuple of values a step, and their range."""
+    """Draws the mean over rng seeds, and their range: `values` has a tuple a step."""
     axis.plot(steps, [*map(fmean, values)], **look)
     axis.fill_between(steps, [*map(min, values)], [*map(max, values)], color=look["color"],
                       alpha=0.1, linewidth=0)
@@ -445,10 +485,11 @@ def draw(rows, path):
     from matplotlib.figure import Figure
 
     groups = compared(rows)
-    # the control has the colour of what it is the control of
-    looks = {name: {"color": f"C{[*groups].index(name.removesuffix(HALF).strip('`'))}",
-                    "linestyle": "--" if name.endswith(HALF) else "-"} for name in groups}
-    long = compared(rows, "long", "long_control")
+    long, names = longer(rows), ["start", *METHODS]
+    # a method has one colour at both rates
+    looks = {name: {"color": f"C{names.index(name.removesuffix(HALF).strip('`'))}",
+                    "linestyle": "--" if name.endswith(HALF) else "-"}
+             for name in {**groups, **long}}
     width = 4 if long else 3
     figure = Figure(figsize=(5.5 * width, 9), layout="constrained")
     axes = iter(figure.subplots(2, width).T.flat)
@@ -470,7 +511,9 @@ def draw(rows, path):
                        ("eval_seeded", "pass@k, held out, sampled with seeds")):
         axis = next(axes)
         for name, each in groups.items():
-            shown = key if key in each[0] else "eval"  # the start has no seeds
+            if key not in each[0] and name != "start":
+                continue
+            shown = key if key in each[0] else "eval"  # there are no seeds before training
             passed = [fmean(values) for values in zip(*(row[shown]["pass"] for row in each))]
             look = looks[name] if shown == key else {**looks[name], "linestyle": ":"}
             axis.plot(range(1, len(passed) + 1), passed, **look, label=name.replace("`", ""))
@@ -500,7 +543,7 @@ def main(argv=None):
     rows = runs.or_fail(runs.rows_of, Path(args.results))
     if not rows:
         runs.fail(f"--results {args.results}: there are no rows; run experiments/grid.py first")
-    for title, text in report(rows, Path(args.results).parent):
+    for title, text in runs.or_fail(lambda: [*report(rows, Path(args.results).parent)]):
         print(f"{title}\n\n{text}\n")
     if args.figure:
         draw(rows, Path(args.figure))

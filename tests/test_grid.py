@@ -89,11 +89,12 @@ def test_the_final_runs_take_what_was_tuned_and_fresh_rng_seeds():
     ablations = grid.jobs("ablations", rows)
     assert len(ablations) == 3 * (1 + len(grid.ABLATIONS) + len(grid.OTHERS))
     long = grid.jobs("long", rows)
-    assert len(long) == 3 * len(grid.LONGER)
+    assert len(long) == 4 * len(grid.LONGER)
     assert not {*grid.LONGER} & {*grid.TUNING, *grid.FINAL}
     assert {(job["phase"], job["method"], job["learning_rate"]) for job in long} == {
         ("long", "grpo", "7.5e-6"), ("long", "thinking_seeds", "3e-5"),
-        ("long_control", "grpo", "3.8e-06")}
+        ("long_control", "grpo", "3.8e-06"), ("long_control", "thinking_seeds", "1.5e-05")}
+    assert {job["stop"] for job in long} == {grid.LATE}
     assert {job["steps"] for job in long} == {grid.LONG} and grid.LONG > grid.STEPS
     assert {job["steps"] for job in jobs} == {grid.STEPS}
     other = next(job for job in ablations if job["setting"] == "as decoupled")
@@ -160,6 +161,30 @@ def test_a_job_from_start_to_row(tmp_path, monkeypatch):
             grid.do({**job, "flags": flags, "stop": None}, tmp_path / folder)
 
 
+def test_a_longer_training_is_evaluated_on_its_way(tmp_path, monkeypatch):
+    calls, rows = [], [{"kind": "train", "tokens_generated": 2, "skipped_updates": 0,
+                        **dict.fromkeys(grid.CURVES)}]
+
+    def trained(job, folder, steps):
+        calls.append(steps)
+        (folder / "train").mkdir(exist_ok=True)
+        config = {"versions": {}, "git_commit": "abc"}
+        (folder / "train/config.json").write_text(json.dumps(config))
+        return rows * steps
+
+    def evaluated(job, folder, name, *more):
+        calls.append((name, "--seed-from" in more))
+        return {"pass": [0.5]}
+
+    for name, stub in (("trained", trained), ("evaluated", evaluated), ("base_digest", str)):
+        monkeypatch.setattr(grid, name, stub)
+    job = next(job for job in grid.jobs("long", tuned()) if job["phase"] == "long_control")
+    got = grid.do(job, tmp_path / "run")
+    assert calls == [400, ("equal", False), 600, ("eval", False), ("seeded", True)]
+    assert got["steps"] == 600 and got["tokens_generated"] == 1200
+    assert got["late"] == {"pass": [0.5]} and "equal_tokens" not in got
+
+
 def run_main(results, monkeypatch, do):
     monkeypatch.setattr(grid, "do", do)
     monkeypatch.setattr(grid, "base_digest", lambda: "base")
@@ -191,7 +216,8 @@ def test_a_grid_goes_on_and_stops_at_a_failure(tmp_path, monkeypatch, capsys):
     # a row that is there twice, or of other flags than now
     text = results.read_text()
     for bad, named in ((text + text.splitlines()[0] + "\n", "twice"),
-                       (text.replace("--clip-high 0.28", "--clip-high 0.3"), "other flags")):
+                       (text.replace("--clip-high 0.28", "--clip-high 0.3"), "other flags"),
+                       (text.replace('"steps": 300', '"steps": 200'), "200 steps, now it would")):
         results.write_text(bad)
         with pytest.raises(SystemExit):
             run_main(results, monkeypatch, do)
@@ -333,28 +359,73 @@ def test_the_tables_have_the_numbers_of_the_rows():
     assert less.endswith("| `--method thinking_seeds --learning-rate 4e-5` |")
 
 
-def test_longer_trainings_have_tables_of_their_own():
-    rows = [row("final", "grpo", 0, 0.9)]
+def longer_rows():
+    rows = []
     for seed in grid.LONGER:
-        for phase, method, value in (("long", "grpo", 0.3), ("long", "thinking_seeds", 0.4),
-                                     ("long_control", "grpo", 0.2)):
-            each = row(phase, method, seed, value + seed / 1000, steps=600)
-            each["held_out"] = [{"step": step, "pass@1": value + (seed - 12) / 10 * (step == 600),
-                                 "pass@8": 0.5, "entropy": 0.25} for step in (0, 200, 400, 600)]
+        for i, (method, phase) in enumerate((method, phase) for method in ("grpo", "thinking_seeds")
+                                            for phase in ("long", "long_control")):
+            each = row(phase, method, seed, (0.3, 0.2, 0.4, 0.5)[i] + seed / 1000, steps=grid.LONG)
+            gain = 0.01 * i - (seed - 12) / 500 * (i > 1)
+            each["late"] = {"pass": [each["eval"]["pass"][0] - gain]}
+            each["held_out"] = [
+                {"step": step, "pass@1": i / 10 + step / 10_000 + (seed - 12) / 100,
+                 "pass@8": i / 10 + 0.05, "entropy": i / 10 + 0.5} for step in (0, 300, 600)]
             rows.append(each)
+    return rows
+
+
+def test_longer_trainings_have_tables_of_their_own():
+    rows = [row("final", "grpo", 0, 0.9), *longer_rows()]
     tables = dict(report.report(rows, Path("no such folder")))
-    assert "| `grpo` | 5 | 0.312 ± 0.002 |" in tables["Twice as many steps"]
-    assert "| `thinking_seeds` | 5 | +0.200 ± 0.000 |" in tables[
-        f"Twice as many steps, less {report.SLOWER}"]
-    says = tables["Twice as many steps, by the rules of the claims"]
-    assert "| 1 | pass@1 | higher | `grpo` | +0.100 ± 0.000 | - | holds | holds |" in says
-    assert "sequence_mix" not in says
+    names = ("`grpo`", "`thinking_seeds`", report.SLOWER, "`thinking_seeds` at half its rate")
+    shown = tables["Twice as many steps"].splitlines()[2:]
+    assert [line.split(" | ")[0][2:] for line in shown] == [*names]
+    assert [line.split(" | ")[2] for line in shown] == [
+        "0.312 ± 0.002", "0.412 ± 0.002", "0.212 ± 0.002", "0.512 ± 0.002"]
+    less = tables[f"Twice as many steps, less {report.SLOWER}"]
+    assert "| `thinking_seeds` | 5 | +0.200 ± 0.000 |" in less
+    says = tables["Twice as many steps, by the rules of the claims"].splitlines()
+    assert says[2] == "| 1 | pass@1 | higher | `grpo` | +0.100 ± 0.000 | holds |"
+    assert {line.split(" | ")[0] for line in says[2:]} == {"| 1", "| 2", "| 4", "| control"}
     course = tables["Twice as many steps, in their course"].splitlines()
-    assert course[2].startswith("| 0 | 0.300 | 0.400 | 0.200 | 0.500 |") and len(course) == 2 + 4
-    # -0.2, -0.1, 0, 0.1, 0.2: sd 0.158, half 2.776 * 0.158 / 5 ** 0.5
-    gain = tables["Twice as many steps: gain in pass@1 from step 400 on"].splitlines()
-    assert gain[2] == "| `grpo` | 5 | +0.000 ± 0.196 |"
+    keys = ("pass@1", "pass@8", "entropy")
+    assert course[0] == "| step | " + " | ".join(
+        f"{key}, {name}" for key in keys for name in names) + " |"
+    assert course[3] == ("| 300 | 0.030 | 0.230 | 0.130 | 0.330 | 0.050 | 0.250 | 0.150 | 0.350 "
+                         "| 0.500 | 0.700 | 0.600 | 0.800 |")
+    # a gain of 0, 0.01, 0.02 and 0.03; of the last two 0.004, 0.002, ... -0.004 aside by rng seed
+    gains = tables["Twice as many steps, from step 400 to 600"].splitlines()[2:]
+    half = f"{2.776 * stdev([-2, -1, 0, 1, 2]) / 500 / 5 ** 0.5:.3f}"
+    assert gains == [f"| {name} | 5 | {gain} | {said} |" for name, gain, said in zip(
+        names, ("+0.000 ± 0.000", f"+0.020 ± {half}", "+0.010 ± 0.000", f"+0.030 ± {half}"),
+        ("saturated", "rising", "rising", "rising"))]
     assert tables["What is compared"].count("\n") == 2  # the final run alone
+    # an rng seed counts when all are there, and nothing is said before all rng seeds are
+    few = dict(report.report(rows[:-1], Path("no such folder")))
+    assert "| `grpo` | 4 |" in few["Twice as many steps"]
+    assert "holds" not in few["Twice as many steps, by the rules of the claims"]
+    assert few["Twice as many steps, from step 400 to 600"].count("| not decided |") == 4
+    with pytest.raises(ValueError, match="long-grpo.* has 300 steps instead of 600"):
+        report.longer([{**each, "steps": 300} for each in rows])
+    wide = longer_rows()
+    for each in wide:
+        each["late"]["pass"][0] = each["eval"]["pass"][0] - 0.005 + (each["rng_seed"] - 12) / 100
+    assert "rising" not in report.gains(report.longer(wide))
+    assert "saturated" not in report.gains(report.longer(wide))
+
+
+def test_a_comparator_that_is_not_there_leaves_a_claim_undecided():
+    groups = {name: [row("final", name, seed, value + seed / 1000) for seed in grid.FINAL]
+              for name, value in (("grpo", 0.2), ("thinking_seeds", 0.3))}
+    lines = report.claims(groups, {}).splitlines()
+    assert "| holds | undecided |" in lines[2] and "| `sequence_mix` | - | - | undec" in lines[3]
+
+
+def test_what_generates_more_is_not_compared_as_if_it_did_not():
+    groups = {name: [row("final", name, 0, 0.2, tokens=tokens)] for name, tokens in (
+        ("grpo", 1000), ("grpo_high", 1004), ("suffix", 1100), ("decoupled", 1100))}
+    groups["decoupled"][0]["equal_tokens"] = groups["decoupled"][0]["eval"]
+    assert [*report.at_equal_tokens(groups)] == ["grpo", "grpo_high", "decoupled"]
 
 
 def test_differences_of_a_line_are_of_the_same_pairs():
@@ -406,11 +477,14 @@ def test_what_the_slower_control_does_as_well_is_no_evidence():
     def five(phase, method, value):
         return [row(phase, method, seed, value + seed / 1000) for seed in grid.FINAL]
 
-    def said(slow_pass, slow_entropy):
+    def said(slow_pass, slow_entropy, grpo_pass=0.2):
         slow = five("control", "grpo", slow_pass)
         for each in slow:
             each["eval"]["entropy"] = slow_entropy
-        groups = {"grpo": five("final", "grpo", 0.2), report.SLOWER: slow,
+        full = five("final", "grpo", grpo_pass)
+        for each in full:
+            each["eval"]["entropy"] = 0.1
+        groups = {"grpo": full, report.SLOWER: slow,
                   "thinking_seeds": five("final", "thinking_seeds", 0.3)}
         lines = report.claims(groups, {}).splitlines()
         line = next(line for line in lines if line.startswith("| 2 | entropy |"))
@@ -418,8 +492,9 @@ def test_what_the_slower_control_does_as_well_is_no_evidence():
 
     assert said(0.2, 0.0) == "holds"  # above the control in entropy and in pass@1
     assert said(0.4, 0.0) == "holds"  # above it in entropy
-    assert said(0.2, 0.9) == "holds"  # below, but with more right answers
+    assert said(0.2, 0.9) == "holds"  # below, but with more right answers, also than grpo
     assert said(0.4, 0.9) == "undecided: not above the control"
+    assert said(0.2, 0.9, 0.35) == "undecided: not above the control"  # grpo is that much better
     few = {name: [row("final", name, seed, 0.2 + value + seed / 1000) for seed in grid.FINAL]
            for name, value in (("grpo", 0), ("thinking_seeds", 0.1))}
     assert "not above" not in report.claims(few, {})  # it is not known yet
@@ -433,19 +508,20 @@ def test_the_figure_has_a_line_a_method(tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **kw: drawn.append(figure))
     start = row("final", "start", 0, 0.2)
     del start["curves"], start["eval_seeded"]
-    long = row("long", "grpo", 10, 0.3)
-    long["held_out"] = [{"step": step, "pass@1": 0.3, "entropy": entropy}
-                        for step, entropy in ((0, 0.25), (100, 0.125))]
     report.draw([start, row("final", "grpo", 0, 0.3), row("final", "mask_prefix", 0, 0.4),
-                 row("control", "grpo", 0, 0.1), long], tmp_path / "grid.png")
+                 row("control", "grpo", 0, 0.1), *longer_rows()], tmp_path / "grid.png")
     lines = {axis.get_title(): [list(line.get_ydata()) for line in axis.lines]
              for axis in drawn[0].axes}
     looks = [(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].lines]
-    assert looks == [("C0", "-"), ("C1", "-"), ("C2", "-"), ("C1", "--")]
+    assert looks == [("C0", "-"), ("C1", "-"), ("C5", "-"), ("C1", "--")]
     names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
     assert names == ["start", "grpo", "mask_prefix", "grpo at half its rate"]
     assert [*lines].index("pass@k, held out") == 2 and len(lines) == 8
-    assert lines["twice as many steps: entropy, held out"] == [[0.25, 0.125]]
+    assert lines["twice as many steps: entropy, held out"] == [
+        [pytest.approx(value)] * 3 for value in (0.5, 0.7, 0.6, 0.8)]
+    axis = drawn[0].axes[-1]
+    assert [*axis.lines[0].get_xdata()] == [0, 300, 600] and len(axis.collections) == 4
+    assert [*drawn[0].axes[0].lines[1].get_xdata()][:2] == [10, 30]
     entropy = lines["entropy in training, nats per token"]
     assert entropy == [[], [0.3] * 10, [0.4] * 10, [0.1] * 10]  # not of the start
     assert [len(each) for each in lines["effective entropy in training"]] == [0, 10, 0, 10]
@@ -458,7 +534,7 @@ def test_the_figure_has_a_line_a_method(tmp_path, monkeypatch):
 def test_only_rows_of_one_base_are_pairs():
     mine = [row("final", "decoupled", seed, 0.5) for seed in (0, 1)]
     measure = report.MEASURES["pass@1"][0]
-    with pytest.raises(ValueError, match="rng seed 1 are of different base"):
+    with pytest.raises(ValueError, match="final-decoupled.*-1 and .*began with different base"):
         report.paired(mine, [row("final", "grpo", 1, 0.4, base="another")], measure)
     assert report.paired(mine, [row("final", "grpo", 7, 0.4)], measure) is None
     assert report.paired(mine, mine, lambda row: None) is None  # where no token had a gradient
