@@ -93,6 +93,7 @@ COST = {
     "tokens a step": (lambda row: a_step(row, "tokens_generated"), "{:.0f}"),
     "seconds a step": (lambda row: a_step(row, "seconds"), "{:.2f}"),  # beside other work
 }
+SHORT = ("pass@1", "pass@32", "distinct correct", "entropy", "clip_lost")
 PLAIN = ("seconds a step", "skipped updates", "at step")  # shown without an interval
 HALF = " at half its rate"
 SLOWER = f"`grpo`{HALF}"  # the control: does training more slowly do the same?
@@ -451,9 +452,14 @@ def report(rows, folder=RESULTS.parent):
         yield f"Twice as many steps, from step {LATE} to {LONG}", gains(long)
         yield "Twice as many steps, sampled with seeds", table(long, with_seeds())
     if ablations := of_phase(rows, "ablations"):
+        short = {key: MEASURES[key] for key in SHORT}
         yield "One factor at a time", table(ablations, flags=True)
         if "usual" in ablations:
-            yield "One factor at a time, less usual", differences(ablations, "usual", flags=True)
+            yield "One factor at a time, less usual", differences(
+                ablations, "usual", short, flags=True)
+            if "grpo" in final:  # its final runs have the same rng seeds, games and base
+                yield "One factor at a time, less `grpo`", differences(
+                    {**ablations, "grpo": final["grpo"]}, "grpo", short)
     tuned = {}
     for row in rows:
         if row["phase"] in ("tune", "seeds"):

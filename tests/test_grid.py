@@ -305,7 +305,8 @@ def test_the_tables_have_the_numbers_of_the_rows():
         "In training", "At equal generated tokens, less `grpo`",
         "At equal generated tokens, less `sequence_mix`", "At equal generated tokens",
         "Sampled with seeds", "At one learning rate, 7.5e-6", "One factor at a time",
-        "One factor at a time, less usual", "Tuning", "Where the rows come from"]
+        "One factor at a time, less usual", "One factor at a time, less `grpo`", "Tuning",
+        "Where the rows come from"]
     lines = tables["What is compared"].splitlines()
     # the start is one base policy: of it the rng seeds tell nothing
     assert len(lines) == 2 + 9 + 1 and lines[2].startswith("| start | 5 | 0.200 | 0.600 |")
@@ -357,6 +358,8 @@ def test_the_tables_have_the_numbers_of_the_rows():
     less = tables["One factor at a time, less usual"]
     assert "| oldest snapshot | 5 | +0.100 ± 0.000 |" in less
     assert less.endswith("| `--method thinking_seeds --learning-rate 4e-5` |")
+    less = tables["One factor at a time, less `grpo`"]  # 0.3 less 0.30, 0.301 ... 0.304
+    assert "| oldest snapshot | 5 | -0.002 ± 0.002 |" in less and "`grpo` |" not in less
 
 
 def longer_rows():
@@ -561,6 +564,7 @@ def test_the_committed_tables_and_the_readmes_are_those_of_the_rows(capsys):
     if not left:  # before, the README says that they are under way
         assert tables["What is compared"] in readme and tables["Claims"] in readme
         assert tables["Less `grpo`"] in readme
+        assert tables["One factor at a time, less usual"] in readme
         games, samples = grid.SPLITS["test"]
         assert f"{grid.TRAIN} --threads 1 --steps {grid.STEPS} --rng-seed 0 " in readme
         assert f"--problems {games} --samples {samples} --k 1 {samples} --rng-seed 0 " in readme
@@ -571,7 +575,8 @@ TITLES = {"W": "What is compared", "G": "Less `grpo`", "C": f"Less {report.SLOWE
           "S": "Less `sequence_mix`", "EG": "At equal generated tokens, less `grpo`",
           "ES": "At equal generated tokens, less `sequence_mix`", "TR": "In training",
           "SD": "Sampled with seeds", "TU": "Tuning", "SM": "A pretrained model on sums",
-          "F": "One factor at a time", "A": "One factor at a time, less usual"}
+          "F": "One factor at a time", "A": "One factor at a time, less usual",
+          "AG": "One factor at a time, less `grpo`", "D": "drift"}
 
 
 def quoted(where, tables):
@@ -593,6 +598,7 @@ def test_the_numbers_of_the_readmes_results_are_those_of_their_cells():
         return " ".join(text.split())
 
     tables = dict(report.report(grid.runs.rows_of(report.RESULTS)))
+    tables["drift"] = (report.RESULTS.parent / "drift.md").read_text()
     readme = (grid.ROOT / "README.md").read_text()
     prose = readme.split("## The four claims, put to the test")[1].split("\n## ")[0]
     prose = one_line("\n".join(re.findall(r"^(?!\||python).*", prose, re.MULTILINE)))
