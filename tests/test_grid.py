@@ -569,6 +569,7 @@ def test_the_committed_tables_and_the_readmes_are_those_of_the_rows(capsys):
         assert f"{grid.TRAIN} --threads 1 --steps {grid.STEPS} --rng-seed 0 " in readme
         assert f"--problems {games} --samples {samples} --k 1 {samples} --rng-seed 0 " in readme
     assert tables["A pretrained model on sums"] in readme
+    assert (report.RESULTS.parent / "drift.md").read_text() in readme
 
 
 TITLES = {"W": "What is compared", "G": "Less `grpo`", "C": f"Less {report.SLOWER}",
@@ -576,7 +577,7 @@ TITLES = {"W": "What is compared", "G": "Less `grpo`", "C": f"Less {report.SLOWE
           "ES": "At equal generated tokens, less `sequence_mix`", "TR": "In training",
           "SD": "Sampled with seeds", "TU": "Tuning", "SM": "A pretrained model on sums",
           "F": "One factor at a time", "A": "One factor at a time, less usual",
-          "AG": "One factor at a time, less `grpo`", "D": "drift"}
+          "AG": "One factor at a time, less `grpo`"}
 
 
 def quoted(where, tables):
@@ -598,7 +599,6 @@ def test_the_numbers_of_the_readmes_results_are_those_of_their_cells():
         return " ".join(text.split())
 
     tables = dict(report.report(grid.runs.rows_of(report.RESULTS)))
-    tables["drift"] = (report.RESULTS.parent / "drift.md").read_text()
     readme = (grid.ROOT / "README.md").read_text()
     prose = readme.split("## The four claims, put to the test")[1].split("\n## ")[0]
     prose = one_line("\n".join(re.findall(r"^(?!\||python).*", prose, re.MULTILINE)))
