@@ -577,7 +577,10 @@ TITLES = {"W": "What is compared", "G": "Less `grpo`", "C": f"Less {report.SLOWE
           "ES": "At equal generated tokens, less `sequence_mix`", "TR": "In training",
           "SD": "Sampled with seeds", "TU": "Tuning", "SM": "A pretrained model on sums",
           "F": "One factor at a time", "A": "One factor at a time, less usual",
-          "AG": "One factor at a time, less `grpo`"}
+          "AG": "One factor at a time, less `grpo`",
+          "L": "Twice as many steps, less `grpo`",
+          "LC": f"Twice as many steps, less {report.SLOWER}",
+          "LG": f"Twice as many steps, from step {grid.LATE} to {grid.LONG}"}
 
 
 def quoted(where, tables):
